@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * deepgemm: the matrix products of LLM inference in FP8.
+ *
+ * This header is the whole public API. It is C11, can be included from C++, and
+ * names no CUDA type: a stream is a `void *` (a CUstream on a GPU, ignored on the CPU).
+ *
+ * The product that everything here is about:
+ *
+ *     D[M,N] = alpha * (scale_a . A[M,K]) (scale_b . B[N,K])^T + beta * C[M,N] + bias[N]
+ *
+ * A holds activations (tokens by features), B holds weights (output by input features).
+ * Both are row-major, so both are contiguous along K. A scale is always a multiplier:
+ * real value = scale * code.
+ *
+ * Rules that hold for every function:
+ *
+ *  - It returns a dg_status. On anything but DG_OK nothing has been written to the caller's
+ *    outputs, nothing leaks, and every object stays usable; dg_last_error() says what was
+ *    wrong and what would be right.
+ *  - Sizes, strides and leading dimensions count elements, unless the name ends in `_bytes`.
+ *  - The caller owns every buffer that he passes in and keeps it alive until the work that
+ *    uses it has finished (on the CPU: until the call returns).
+ *  - M, N or K of 0 is not an error. Pointers of empty operands may be NULL.
+ *  - A dg_context may be used by many threads at once, each with its own stream. No other
+ *    state is shared between threads.
+ *  - A struct that begins with `struct_bytes` is initialised with its DG_..._INIT macro. Fields
+ *    are only ever added at the end, so programs built against an older header keep working.
+ */
+#ifndef DEEPGEMM_H
+#define DEEPGEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32) || !defined(__GNUC__)
+#define DG_API
+#else
+#define DG_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version ------------------------------------------------------------------------- */
+
+#define DG_VERSION_MAJOR 0
+#define DG_VERSION_MINOR 1
+#define DG_VERSION_PATCH 0
+
+/** The version of the library that is running: "0.1.0". Semantic versioning. */
+DG_API const char *dg_version(void);
+
+/* ---- status -------------------------------------------------------------------------- */
+
+typedef enum dg_status {
+    DG_OK = 0,
+    DG_INVALID_ARGUMENT,   /* a null pointer, a size or an enum out of range, overlapping output */
+    DG_UNSUPPORTED_SHAPE,  /* well formed, but this build or device has no kernel for the shape  */
+    DG_UNSUPPORTED_TYPE,   /* a data type that this call does not take                           */
+    DG_UNSUPPORTED_SCALE,  /* a scale granularity, type or value that this call does not take    */
+    DG_UNSUPPORTED_DEVICE, /* no such device, no driver, or a GPU that this build has no code for */
+    DG_DEVICE_MISMATCH,    /* a pointer or a stream that belongs to another device               */
+    DG_MISALIGNED,         /* an address or a pitch that no kernel can take                      */
+    DG_NOT_PREPARED,       /* the call would have to allocate or load during graph capture       */
+    DG_OUT_OF_MEMORY,
+    DG_NOT_FOUND,          /* a file, a tensor or a kernel of that name does not exist           */
+    DG_IO_ERROR,           /* the operating system refused: the message carries its reason       */
+    DG_BAD_FILE,           /* a file that is truncated, malformed or inconsistent                */
+    DG_DRIVER_ERROR        /* the GPU driver failed: the message carries its name for the error  */
+} dg_status;
+
+/** "DG_INVALID_ARGUMENT" and so on; "unknown status" for a value out of range. Never NULL. */
+DG_API const char *dg_status_name(dg_status status);
+
+/**
+ * The calling thread's message for its last call that did not return DG_OK: it names the
+ * argument, its value and what was expected. Never NULL; "" when no call has failed yet.
+ * Valid until the same thread's next failing call.
+ */
+DG_API const char *dg_last_error(void);
+
+/* ---- data types ---------------------------------------------------------------------- */
+
+typedef enum dg_dtype {
+    DG_NONE = 0, /* absent: a matrix or a scale that the call does without */
+    DG_F32,
+    DG_F16,
+    DG_BF16,
+    DG_E4M3, /* E4M3FN: largest 448, no infinity, NaN is 0x7F and 0xFF */
+    DG_E5M2, /* like IEEE: largest 57344, infinity 0x7C, NaN above it */
+    DG_UE8M0 /* a scale only: byte b is 2^(b-127), 0xFF is NaN        */
+} dg_dtype;
+
+/** Bytes of one element: 4, 2 or 1; 0 for DG_NONE and for values out of range. */
+DG_API size_t dg_dtype_bytes(dg_dtype dtype);
+/** "f32", "e4m3" and so on; "none" for DG_NONE, "unknown" for values out of range. */
+DG_API const char *dg_dtype_name(dg_dtype dtype);
+
+/** What a conversion does with a value beyond the largest finite one of the target type. */
+typedef enum dg_overflow {
+    DG_SATURATE = 0, /* +-largest finite value; infinities too                             */
+    DG_OVERFLOW_IEEE /* infinity where the type has one, NaN where it has none (E4M3)       */
+} dg_overflow;
+
+/**
+ * Converts `count` contiguous elements on the host. Rounds to nearest, ties to even; NaN stays
+ * NaN. `overflow` applies to FP8 targets; BF16 and FP16 targets overflow to infinity, as IEEE
+ * says. Any pair of F32, F16, BF16, E4M3, E5M2 and UE8M0 is accepted, except that UE8M0 as a
+ * target must be exact: a value that is not a power of two in 2^-127..2^127 or NaN is refused
+ * with DG_UNSUPPORTED_SCALE before anything is written.
+ * `source` and `target` must not overlap.
+ */
+DG_API dg_status dg_convert(const void *source, dg_dtype source_dtype, void *target,
+                            dg_dtype target_dtype, int64_t count, dg_overflow overflow);
+
+/* ---- matrices and scales ------------------------------------------------------------- */
+
+/**
+ * A row-major matrix: element (r, c) is data[r * ld + c]. `ld` >= cols; it may be anything when
+ * rows <= 1. Any alignment of `data` is accepted. An input's data is never written.
+ */
+typedef struct dg_matrix {
+    void *data;
+    dg_dtype dtype;
+    int64_t rows, cols, ld;
+} dg_matrix;
+
+/**
+ * The scales of a matrix: one multiplier for each block of block_rows x block_cols elements.
+ * A block size of 0 means "all": (0,0) is per tensor, (1,0) per row, (1,128) per row and 128
+ * columns, (128,128) per square block.
+ *
+ * The multiplier of matrix element (r, c) is
+ *
+ *     data[((r + row_phase) / block_rows) * row_stride + ((c + col_phase) / block_cols) * col_stride]
+ *
+ * A phase is the place inside its block at which the matrix begins: a shard that starts at
+ * column 192 of a weight with blocks of 128 has col_phase 64, and `data` points at the scale of
+ * its first column. 0 <= phase < block; 0 where the block size is 0.
+ *
+ * `rows` x `cols` is the shape of the scale array. It must be exactly what the granularity
+ * needs, ceil((phase + size) / block), and is checked: nothing is inferred and nothing is
+ * broadcast. Strides are in elements and free: row-major, column-major and padded arrays all
+ * work as they are; padding is never read.
+ */
+typedef struct dg_scale {
+    void *data;
+    dg_dtype dtype; /* DG_F32 or DG_UE8M0 */
+    int32_t block_rows, block_cols;
+    int32_t row_phase, col_phase;
+    int64_t rows, cols;
+    int64_t row_stride, col_stride;
+} dg_scale;
+
+/** How many scales `size` rows or columns need: ceil((phase + size) / block), 1 for block 0. */
+static inline int64_t dg_scale_count(int64_t size, int32_t block, int32_t phase)
+{
+    return block == 0 ? 1 : size == 0 ? 0 : (phase + size + block - 1) / block;
+}
+
+/** A contiguous matrix: ld = cols. */
+static inline dg_matrix dg_matrix_of(void *data, dg_dtype dtype, int64_t rows, int64_t cols)
+{
+    dg_matrix m = {data, dtype, rows, cols, cols};
+    return m;
+}
+
+/** Contiguous row-major scales of that granularity for a matrix of that shape, phase 0. */
+static inline dg_scale dg_scale_of(void *data, dg_dtype dtype, int64_t rows, int64_t cols,
+                                   int32_t block_rows, int32_t block_cols)
+{
+    dg_scale s = {data, dtype, block_rows, block_cols, 0, 0, 0, 0, 0, 1};
+    s.rows = dg_scale_count(rows, block_rows, 0);
+    s.cols = dg_scale_count(cols, block_cols, 0);
+    s.row_stride = s.cols;
+    return s;
+}
+
+/* ---- contexts ------------------------------------------------------------------------ */
+
+/** DG_CPU, or a CUDA device ordinal (0, 1, ...). */
+typedef int32_t dg_device;
+#define DG_CPU ((dg_device)-1)
+
+typedef struct dg_context dg_context;
+
+typedef struct dg_context_options {
+    size_t struct_bytes;
+    /** CPU: the most threads a call may use; 0 takes OpenMP's default. Results do not depend on it. */
+    int32_t threads;
+    /**
+     * CPU: the widest instruction set to use: "generic", "avx2", "avx512", "avx512_bf16".
+     * NULL takes the environment variable DEEPGEMM_CPU_ISA, or else what the machine has.
+     */
+    const char *isa;
+    /** Use this GEMM kernel (a name from dg_kernel_at) and no other. NULL: the planner chooses. */
+    const char *kernel;
+    /**
+     * A row of D has the same bits whatever M is. The CPU backend always works so; on a GPU it
+     * may cost time.
+     */
+    bool batch_invariant;
+} dg_context_options;
+#define DG_CONTEXT_OPTIONS_INIT {sizeof(dg_context_options), 0, NULL, NULL, false}
+
+/**
+ * Makes a context for a device. `options` may be NULL. Loading the library does no GPU work;
+ * this call is what first touches a driver, and only for a CUDA device. Release it with
+ * dg_destroy().
+ */
+DG_API dg_status dg_create(dg_context **context, dg_device device,
+                           const dg_context_options *options);
+
+/** Releases a context; NULL is ignored. No call that uses it may be running. */
+DG_API void dg_destroy(dg_context *context);
+
+/** Facts about a context's device, for people and logs. The strings live as long as the context. */
+typedef struct dg_device_info {
+    const char *name;         /* the processor's or GPU's name                         */
+    const char *architecture; /* the instruction set in use: "avx512_bf16", "sm_90a"   */
+    int32_t units;            /* threads used, or multiprocessors                      */
+} dg_device_info;
+DG_API dg_status dg_get_device_info(const dg_context *context, dg_device_info *info);
+
+/* ---- memory -------------------------------------------------------------------------- */
+
+/**
+ * Device memory (plain memory on the CPU), 256-byte aligned, contents undefined. A convenience
+ * for tools and tests: every other call takes memory from any allocator. Size 0 gives NULL.
+ */
+DG_API dg_status dg_memory_alloc(dg_context *context, size_t bytes, void **memory);
+/** Releases memory of dg_memory_alloc; NULL is ignored. Waits for work that uses it. */
+DG_API dg_status dg_memory_free(dg_context *context, void *memory);
+
+typedef enum dg_copy_kind {
+    DG_HOST_TO_DEVICE = 0,
+    DG_DEVICE_TO_HOST,
+    DG_DEVICE_TO_DEVICE
+} dg_copy_kind;
+/** Copies in stream order. A copy to the host has arrived when dg_synchronize() returns. */
+DG_API dg_status dg_memory_copy(dg_context *context, void *target, const void *source, size_t bytes,
+                                dg_copy_kind kind, void *stream);
+/** Waits for all work enqueued on `stream` through this context. */
+DG_API dg_status dg_synchronize(dg_context *context, void *stream);
+
+/* ---- quantisation -------------------------------------------------------------------- */
+
+typedef enum dg_scale_source {
+    DG_SCALE_DYNAMIC = 0, /* scales are computed from the data and written */
+    DG_SCALE_GIVEN        /* scales are read                               */
+} dg_scale_source;
+
+/** How a dynamic scale is rounded. UE8M0 scales need one of the powers of two. */
+typedef enum dg_scale_rounding {
+    DG_SCALE_EXACT = 0, /* amax / largest finite code, in FP32                                 */
+    DG_SCALE_POW2_UP,   /* the next power of two at or above it: nothing saturates             */
+    DG_SCALE_POW2_DOWN  /* the next at or below it: finer steps, the largest values saturate   */
+} dg_scale_rounding;
+
+/** What a quantisation met; every field counts elements. */
+typedef struct dg_quantize_counts {
+    int64_t saturated;  /* finite inputs whose scaled value lies beyond the largest finite code
+                           by more than its rounding reaches (they would overflow), and infinities */
+    int64_t underflow;  /* inputs that are not zero and became zero                            */
+    int64_t non_finite; /* NaN and infinite inputs                                             */
+} dg_quantize_counts;
+
+/**
+ * codes = round(input * (1 / scale)), where the reciprocal and the product are each rounded once
+ * to FP32 and the code once to nearest even. Both backends give the same bits.
+ *
+ * Dynamic scales: amax is the largest finite magnitude in the block; NaN and infinite elements
+ * have no influence on it. scale = amax / 448 (E4M3) or amax / 57344 (E5M2) in FP32, at least
+ * 2^-126; a block without a finite non-zero element gets scale 1. Powers of two are clamped to
+ * 2^-126..2^127 (bytes 1 to 254). `amax_floor` replaces a smaller amax (0: none).
+ * NaN becomes NaN; infinities saturate or, with DG_OVERFLOW_IEEE, become what
+ * the type has for them.
+ *
+ * Given scales must be positive and finite; they are read as they are, on a GPU without a check.
+ */
+typedef struct dg_quantize {
+    size_t struct_bytes;
+    dg_matrix input;  /* F32, F16 or BF16                     */
+    dg_matrix output; /* E4M3 or E5M2, the shape of `input`   */
+    dg_scale scale;   /* F32 or UE8M0, written or read        */
+    dg_scale_source source;
+    dg_scale_rounding rounding;
+    dg_overflow overflow;
+    float amax_floor;
+    dg_quantize_counts *counts; /* optional, in device memory; overwritten */
+} dg_quantize;
+#define DG_QUANTIZE_INIT {.struct_bytes = sizeof(dg_quantize)}
+
+DG_API dg_status dg_quantize_run(dg_context *context, const dg_quantize *quantize, void *stream);
+
+/** output = scale * code, rounded once to the output's type. */
+typedef struct dg_dequantize {
+    size_t struct_bytes;
+    dg_matrix input;  /* E4M3 or E5M2     */
+    dg_scale scale;   /* F32 or UE8M0     */
+    dg_matrix output; /* F32, F16 or BF16 */
+} dg_dequantize;
+#define DG_DEQUANTIZE_INIT {.struct_bytes = sizeof(dg_dequantize)}
+
+DG_API dg_status dg_dequantize_run(dg_context *context, const dg_dequantize *dequantize,
+                                   void *stream);
+
+/* ---- GEMM ---------------------------------------------------------------------------- */
+
+/** Weights laid out for a device: see dg_weights_pack(). */
+typedef struct dg_weights dg_weights;
+
+typedef enum dg_accumulation {
+    DG_ACCUMULATE_PRECISE = 0, /* FP32, promoted at least each 128 of K                        */
+    DG_ACCUMULATE_FAST         /* the device's own, shorter accumulation where that is faster  */
+} dg_accumulation;
+
+/**
+ * D = alpha * (scale_a . A)(scale_b . B)^T + beta * C + bias
+ *
+ * Types: A and B are E4M3 or E5M2 in any mix; D is F32, BF16, F16, E4M3 or E5M2; C is F32, BF16
+ * or F16; bias is F32, BF16 or F16. Everything between the codes and D is FP32; scales act before
+ * the result is narrowed. F16 results beyond 65504 become infinity; FP8 results saturate.
+ *
+ * An FP8 result needs `scale_d`: code = round(value * (1 / scale_d)). With any other result
+ * type scale_d must be absent.
+ *
+ * beta = 0: C is not read and may be absent, and NaN in it has no influence. C may be D itself
+ * (same address, type and ld); otherwise D overlaps no input. K = 0: D = beta * C + bias.
+ * Exactly the M x N elements of D are written, each once.
+ *
+ * Weights come either as `b` with `scale_b` or, packed, as `weights` with b and scale_b left
+ * absent. Both give the same bits.
+ *
+ * The same call gives the same bits on every run, on any number of threads.
+ */
+typedef struct dg_gemm {
+    size_t struct_bytes;
+    dg_matrix a; /* [M, K] */
+    dg_matrix b; /* [N, K] */
+    dg_matrix c; /* [M, N], optional */
+    dg_matrix d; /* [M, N] */
+    dg_scale scale_a, scale_b;
+    dg_scale scale_d;    /* FP8 results only */
+    dg_matrix bias;      /* [1, N], optional */
+    float alpha, beta;
+    dg_accumulation accumulation;
+    const dg_weights *weights; /* instead of b and scale_b */
+    /** Scratch memory of the caller's, dg_gemm_workspace() bytes; NULL takes it from the context. */
+    void *workspace;
+    size_t workspace_bytes;
+} dg_gemm;
+#define DG_GEMM_INIT {.struct_bytes = sizeof(dg_gemm), .alpha = 1.0f}
+
+/** Enqueues the product (on the CPU: computes it). */
+DG_API dg_status dg_gemm_run(dg_context *context, const dg_gemm *gemm, void *stream);
+
+/** Bytes of scratch memory that dg_gemm_run needs for this call; may be 0. */
+DG_API dg_status dg_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
+
+/**
+ * Does now what a first dg_gemm_run would do once: loads the kernels and grows the context's
+ * workspace, so that later calls of this shape or a smaller M never allocate and can always be
+ * captured in a graph.
+ */
+DG_API dg_status dg_gemm_prepare(dg_context *context, const dg_gemm *gemm);
+
+/**
+ * Writes, as text lines, the kernel that dg_gemm_run would choose and why each one before it in
+ * the table was refused. `text` may be NULL to ask for the length. `*text_bytes` is the capacity
+ * on entry and the length needed, with the final zero, on return; a short buffer gets a
+ * truncated, terminated text.
+ */
+DG_API dg_status dg_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
+                                 size_t *text_bytes);
+
+/** One row of the kernel table. The strings are constants. */
+typedef struct dg_kernel_info {
+    const char *name;         /* as in messages, profiles and dg_context_options.kernel   */
+    const char *backend;      /* "cpu" or "cuda"                                          */
+    const char *architecture; /* "generic", "avx2", "avx512", "avx512_bf16", "sm_90a"     */
+    int32_t tile_m, tile_n, tile_k;
+} dg_kernel_info;
+/** Row `index` of the table (0, 1, ...); DG_NOT_FOUND after the last. Needs no context. */
+DG_API dg_status dg_kernel_at(int32_t index, dg_kernel_info *info);
+/** Whether this context can run that kernel: DG_OK, or a status whose message says why not. */
+DG_API dg_status dg_kernel_usable(const dg_context *context, const char *name);
+
+/* ---- packed weights ------------------------------------------------------------------ */
+
+/**
+ * Lays B and its scales out for the context's device, once, so that each dg_gemm_run streams
+ * them at memory speed. Lossless: dg_weights_unpack() gives the same codes and scales back.
+ *
+ * `buffer` is device memory of the caller's, at least dg_weights_bytes() long and 256-byte
+ * aligned, and must outlive *weights; NULL lets the library allocate. b and scale_b may be
+ * released when the call (on a GPU: the work enqueued by it) has finished. The result may be used
+ * by any context of the same device, from many threads.
+ */
+DG_API dg_status dg_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                 void *buffer, size_t buffer_bytes, void *stream,
+                                 dg_weights **weights);
+/** Bytes that dg_weights_pack needs for these weights. The data pointers may be NULL. */
+DG_API dg_status dg_weights_bytes(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                  size_t *bytes);
+/** Writes the codes and scales back; shapes, types and granularity must be those packed. */
+DG_API dg_status dg_weights_unpack(dg_context *context, const dg_weights *weights,
+                                   const dg_matrix *b, const dg_scale *scale_b, void *stream);
+/** Releases packed weights (not a caller's buffer); NULL is ignored. */
+DG_API void dg_weights_destroy(dg_weights *weights);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DEEPGEMM_H */

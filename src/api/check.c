@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The argument checks of the front: the only place in the library that validates. A message names
+ * the argument, its value and what is needed.
+ */
+#include "api/check.h"
+
+#include "core/formats.h"
+
+#include <string.h>
+
+typedef long long ll; /* for printf */
+
+/* Sets of types, as bits. */
+#define TYPE(dtype) (1u << (dtype))
+#define FP8_TYPES (TYPE(DG_E4M3) | TYPE(DG_E5M2))
+#define WIDE_TYPES (TYPE(DG_F32) | TYPE(DG_F16) | TYPE(DG_BF16))
+
+dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, const void *given,
+                   const char *name)
+{
+    if (given == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL", name);
+    size_t bytes;
+    memcpy(&bytes, given, sizeof bytes);
+    if (bytes < least_bytes)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s.struct_bytes is %zu, at least %zu expected: initialise the struct with "
+                        "its DG_..._INIT macro",
+                        name, bytes, least_bytes);
+    if (bytes > complete_bytes) { /* a newer caller: what this library does not know must be zero */
+        const unsigned char *rest = given;
+        for (size_t i = complete_bytes; i < bytes; i++)
+            if (bytes > 4096 || rest[i] != 0)
+                return dgi_fail(DG_INVALID_ARGUMENT,
+                                "%s has %zu bytes and uses fields that this library (version %s, "
+                                "%zu bytes) does not know",
+                                name, bytes, dg_version(), complete_bytes);
+        bytes = complete_bytes;
+    }
+    memcpy(complete, given, bytes);
+    return DG_OK;
+}
+
+dg_status dgi_check_context(const dg_context *context)
+{
+    if (context == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "context is NULL: make one with dg_create()");
+    return DG_OK;
+}
+
+/* Bytes from the first to one past the last element; false when they do not fit an int64_t. */
+static bool strided_bytes(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
+                          size_t element, int64_t *bytes)
+{
+    int64_t row_part, col_part, elements;
+    if (rows == 0 || cols == 0) {
+        *bytes = 0;
+        return true;
+    }
+    return !__builtin_mul_overflow(rows - 1, row_stride, &row_part) &&
+           !__builtin_mul_overflow(cols - 1, col_stride, &col_part) &&
+           !__builtin_add_overflow(row_part, col_part, &elements) &&
+           !__builtin_add_overflow(elements, 1, &elements) &&
+           !__builtin_mul_overflow(elements, (int64_t)element, bytes);
+}
+
+static dg_status check_matrix(const dg_matrix *m, const char *name, unsigned types, int64_t rows,
+                              int64_t cols, bool need_data)
+{
+    if ((unsigned)m->dtype > DG_UE8M0 || !(types & TYPE(m->dtype)))
+        return dgi_fail(DG_UNSUPPORTED_TYPE, "%s.dtype is %s: this operand takes %s", name,
+                        dg_dtype_name(m->dtype),
+                        types == FP8_TYPES                 ? "e4m3 or e5m2"
+                        : types == WIDE_TYPES              ? "f32, f16 or bf16"
+                        : types == (WIDE_TYPES | FP8_TYPES) ? "f32, f16, bf16, e4m3 or e5m2"
+                                                           : "another type");
+    if (m->rows < 0 || m->cols < 0)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is %lld x %lld: sizes cannot be negative", name,
+                        (ll)m->rows, (ll)m->cols);
+    if ((rows >= 0 && m->rows != rows) || (cols >= 0 && m->cols != cols))
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is %lld x %lld, but %lld x %lld is needed", name,
+                        (ll)m->rows, (ll)m->cols, (ll)(rows >= 0 ? rows : m->rows),
+                        (ll)(cols >= 0 ? cols : m->cols));
+    if (m->rows > 1 && m->ld < m->cols)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s.ld is %lld, shorter than a row of %lld", name,
+                        (ll)m->ld, (ll)m->cols);
+    int64_t bytes;
+    if (!strided_bytes(m->rows, m->cols, m->rows > 1 ? m->ld : 0, 1, dg_dtype_bytes(m->dtype),
+                       &bytes))
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s of %lld x %lld with ld %lld does not fit 63 bits of address", name,
+                        (ll)m->rows, (ll)m->cols, (ll)m->ld);
+    if (bytes != 0 && need_data) {
+        if (m->data == NULL)
+            return dgi_fail(DG_INVALID_ARGUMENT, "%s.data is NULL, but %s is %lld x %lld", name,
+                            name, (ll)m->rows, (ll)m->cols);
+        if ((uintptr_t)m->data > UINTPTR_MAX - (uintptr_t)bytes)
+            return dgi_fail(DG_INVALID_ARGUMENT, "%s at %p with %lld bytes passes the end of the "
+                                                 "address space",
+                            name, m->data, (ll)bytes);
+    }
+    return DG_OK;
+}
+
+static dg_status check_block(const char *name, const char *axis, int64_t size, int32_t block,
+                             int32_t phase, int64_t count)
+{
+    if (block < 0)
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "%s.block_%s is %d: a block size is positive, or 0 for all", name, axis,
+                        block);
+    if (phase < 0 || (block == 0 ? phase != 0 : phase >= block))
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s.%.3s_phase is %d: it must be 0 to %d for blocks of "
+                                             "%d",
+                        name, axis, phase, block == 0 ? 0 : block - 1, block);
+    int64_t need = dg_scale_count(size, block, phase);
+    if (count != need)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s.%s is %lld, but %lld %s in blocks of %d (phase %d) need %lld", name,
+                        axis, (ll)count, (ll)size, axis, block, phase, (ll)need);
+    return DG_OK;
+}
+
+static dg_status check_scale(const dg_scale *s, const char *name, int64_t rows, int64_t cols,
+                             bool need_data)
+{
+    if (s->dtype != DG_F32 && s->dtype != DG_UE8M0)
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "%s.dtype is %s: a scale is f32 or ue8m0 (for no scaling, give one f32 "
+                        "scale of 1.0 with blocks (0,0))",
+                        name, dg_dtype_name(s->dtype));
+    DGI_TRY(check_block(name, "rows", rows, s->block_rows, s->row_phase, s->rows));
+    DGI_TRY(check_block(name, "cols", cols, s->block_cols, s->col_phase, s->cols));
+    if (s->row_stride < 0 || s->col_stride < 0)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s has strides %lld and %lld: they cannot be negative",
+                        name, (ll)s->row_stride, (ll)s->col_stride);
+    int64_t bytes;
+    if (!strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype),
+                       &bytes))
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s of %lld x %lld with strides %lld and %lld does not "
+                                             "fit 63 bits of address",
+                        name, (ll)s->rows, (ll)s->cols, (ll)s->row_stride, (ll)s->col_stride);
+    if (bytes != 0 && need_data && s->data == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s.data is NULL, but %lld x %lld scales are needed",
+                        name, (ll)s->rows, (ll)s->cols);
+    return DG_OK;
+}
+
+/* A scale array that is written must hold each scale at a place of its own. */
+static dg_status check_written_scale(const dg_scale *s, const char *name)
+{
+    int64_t inner = s->row_stride < s->col_stride ? s->row_stride : s->col_stride;
+    int64_t outer = s->row_stride < s->col_stride ? s->col_stride : s->row_stride;
+    int64_t inner_count = s->row_stride < s->col_stride ? s->rows : s->cols;
+    int64_t outer_count = s->row_stride < s->col_stride ? s->cols : s->rows;
+    if ((inner_count > 1 && inner < 1) ||
+        (outer_count > 1 && outer <= (inner_count > 0 ? (inner_count - 1) * inner : 0)))
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s of %lld x %lld with strides %lld and %lld is written, but two scales "
+                        "would share a place",
+                        name, (ll)s->rows, (ll)s->cols, (ll)s->row_stride, (ll)s->col_stride);
+    return DG_OK;
+}
+
+/* ---- overlap ------------------------------------------------------------------------- */
+
+/* A region of memory: `rows` runs of `run_bytes`, `pitch` apart. */
+typedef struct region {
+    uintptr_t start;
+    int64_t rows, run_bytes, pitch;
+} region;
+
+static region matrix_region(const dg_matrix *m)
+{
+    int64_t element = (int64_t)dg_dtype_bytes(m->dtype);
+    region r = {(uintptr_t)m->data, m->rows, m->cols * element, m->ld * element};
+    if (m->rows <= 1)
+        r.pitch = r.run_bytes;
+    if (m->rows == 0 || m->cols == 0 || m->data == NULL)
+        r = (region){0, 0, 0, 0};
+    return r;
+}
+
+static region scale_region(const dg_scale *s)
+{
+    int64_t bytes = 0;
+    strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype), &bytes);
+    region r = {(uintptr_t)s->data, bytes == 0 || s->data == NULL ? 0 : 1, bytes, bytes};
+    return r;
+}
+
+/*
+ * Whether two regions share a byte. Two views into one buffer (same pitch) are compared run by
+ * run, so neighbouring column slices are fine; others by their whole extent.
+ */
+static bool overlap(region x, region y)
+{
+    if (x.rows == 0 || y.rows == 0)
+        return false;
+    uintptr_t x_end = x.start + (uintptr_t)((x.rows - 1) * x.pitch + x.run_bytes);
+    uintptr_t y_end = y.start + (uintptr_t)((y.rows - 1) * y.pitch + y.run_bytes);
+    if (x_end <= y.start || y_end <= x.start)
+        return false;
+    if (x.pitch != y.pitch || x.rows == 1 || y.rows == 1)
+        return true;
+    /* Where y's runs lie in the period that begins with a run of x. */
+    int64_t offset = (int64_t)(y.start - x.start) % x.pitch;
+    if (offset < 0)
+        offset += x.pitch;
+    return offset < x.run_bytes || offset + y.run_bytes > x.pitch;
+}
+
+static dg_status check_apart(region output, const char *output_name, region input,
+                             const char *input_name)
+{
+    if (overlap(output, input))
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s overlaps %s", output_name, input_name);
+    return DG_OK;
+}
+
+/* ---- calls --------------------------------------------------------------------------- */
+
+dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool need_data)
+{
+    if (b == NULL || scale_b == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL", b == NULL ? "b" : "scale_b");
+    DGI_TRY(check_matrix(b, "b", FP8_TYPES, -1, -1, need_data));
+    return check_scale(scale_b, "scale_b", b->rows, b->cols, need_data);
+}
+
+/* B and scale_b of a GEMM: given directly, or as packed weights. */
+static dg_status check_b(const dg_gemm *g, const dg_context *context)
+{
+    if (g->weights == NULL) {
+        if (g->b.dtype == DG_NONE)
+            return dgi_fail(DG_INVALID_ARGUMENT, "b is absent, and so is weights: give one of them");
+        return dgi_check_weights(&g->b, &g->scale_b, true);
+    }
+    if (g->b.dtype != DG_NONE || g->scale_b.dtype != DG_NONE)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "weights are given, so b and scale_b must be absent (dtype DG_NONE)");
+    if (g->weights->backend != context->backend || g->weights->device != context->device)
+        return dgi_fail(DG_DEVICE_MISMATCH, "weights were packed for device %d of backend %s, the "
+                                            "context is for device %d of backend %s",
+                        g->weights->device, g->weights->backend->name, context->device,
+                        context->backend->name);
+    return DG_OK;
+}
+
+dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
+{
+    const dg_matrix b = g->weights != NULL ? g->weights->b : g->b;
+    DGI_TRY(check_matrix(&g->a, "a", FP8_TYPES, -1, -1, true));
+    DGI_TRY(check_b(g, context));
+    int64_t m = g->a.rows, n = b.rows, k = g->a.cols;
+    if (b.cols != k)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "a is %lld x %lld and b is %lld x %lld: both need the same K (columns)",
+                        (ll)m, (ll)k, (ll)n, (ll)b.cols);
+    DGI_TRY(check_scale(&g->scale_a, "scale_a", m, k, true));
+    DGI_TRY(check_matrix(&g->d, "d", WIDE_TYPES | FP8_TYPES, m, n, true));
+
+    if (dgi_is_fp8(g->d.dtype)) {
+        DGI_TRY(check_scale(&g->scale_d, "scale_d", m, n, true));
+    } else if (g->scale_d.dtype != DG_NONE) {
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "scale_d is given, but d is %s: only an FP8 result has a scale",
+                        dg_dtype_name(g->d.dtype));
+    }
+    bool reads_c = g->beta != 0.0f;
+    if (g->c.dtype != DG_NONE)
+        DGI_TRY(check_matrix(&g->c, "c", WIDE_TYPES, m, n, reads_c));
+    else if (reads_c)
+        return dgi_fail(DG_INVALID_ARGUMENT, "beta is %g, but c is absent", (double)g->beta);
+    if (g->bias.dtype != DG_NONE)
+        DGI_TRY(check_matrix(&g->bias, "bias", WIDE_TYPES, 1, n, true));
+    if (g->accumulation != DG_ACCUMULATE_PRECISE && g->accumulation != DG_ACCUMULATE_FAST)
+        return dgi_fail(DG_INVALID_ARGUMENT, "accumulation is %d, not a dg_accumulation",
+                        g->accumulation);
+
+    region d = matrix_region(&g->d);
+    DGI_TRY(check_apart(d, "d", matrix_region(&g->a), "a"));
+    DGI_TRY(check_apart(d, "d", scale_region(&g->scale_a), "scale_a"));
+    if (g->weights == NULL) {
+        DGI_TRY(check_apart(d, "d", matrix_region(&b), "b"));
+        DGI_TRY(check_apart(d, "d", scale_region(&g->scale_b), "scale_b"));
+    } else {
+        region packed = {(uintptr_t)g->weights->data, 1, (int64_t)g->weights->data_bytes, 0};
+        DGI_TRY(check_apart(d, "d", packed, "weights"));
+    }
+    if (dgi_is_fp8(g->d.dtype))
+        DGI_TRY(check_apart(d, "d", scale_region(&g->scale_d), "scale_d"));
+    if (g->bias.dtype != DG_NONE)
+        DGI_TRY(check_apart(d, "d", matrix_region(&g->bias), "bias"));
+    if (reads_c) {
+        bool in_place = g->c.data == g->d.data && g->c.dtype == g->d.dtype &&
+                        (g->c.ld == g->d.ld || m <= 1);
+        if (!in_place && overlap(d, matrix_region(&g->c)))
+            return dgi_fail(DG_INVALID_ARGUMENT,
+                            "d overlaps c: c may be d itself (same data, dtype and ld), or apart");
+    }
+    return DG_OK;
+}
+
+dg_status dgi_check_quantize(const dg_quantize *q)
+{
+    DGI_TRY(check_matrix(&q->input, "input", WIDE_TYPES, -1, -1, true));
+    int64_t rows = q->input.rows, cols = q->input.cols;
+    DGI_TRY(check_matrix(&q->output, "output", FP8_TYPES, rows, cols, true));
+    DGI_TRY(check_scale(&q->scale, "scale", rows, cols, true));
+    if (q->source != DG_SCALE_DYNAMIC && q->source != DG_SCALE_GIVEN)
+        return dgi_fail(DG_INVALID_ARGUMENT, "source is %d, not a dg_scale_source", q->source);
+    if ((unsigned)q->rounding > DG_SCALE_POW2_DOWN)
+        return dgi_fail(DG_INVALID_ARGUMENT, "rounding is %d, not a dg_scale_rounding", q->rounding);
+    if (q->overflow != DG_SATURATE && q->overflow != DG_OVERFLOW_IEEE)
+        return dgi_fail(DG_INVALID_ARGUMENT, "overflow is %d, not a dg_overflow", q->overflow);
+    if (!(q->amax_floor >= 0.0f && dgi_f32_is_finite(q->amax_floor)))
+        return dgi_fail(DG_INVALID_ARGUMENT, "amax_floor is %g: it must be finite and not negative",
+                        (double)q->amax_floor);
+    if (q->source == DG_SCALE_DYNAMIC) {
+        if (q->scale.dtype == DG_UE8M0 && q->rounding == DG_SCALE_EXACT)
+            return dgi_fail(DG_UNSUPPORTED_SCALE,
+                            "scale.dtype is ue8m0, which holds only powers of two: set rounding to "
+                            "DG_SCALE_POW2_UP or DG_SCALE_POW2_DOWN");
+        DGI_TRY(check_written_scale(&q->scale, "scale"));
+        DGI_TRY(check_apart(scale_region(&q->scale), "scale", matrix_region(&q->input), "input"));
+    }
+    DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
+    return check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale");
+}
+
+dg_status dgi_check_dequantize(const dg_dequantize *q)
+{
+    DGI_TRY(check_matrix(&q->input, "input", FP8_TYPES, -1, -1, true));
+    DGI_TRY(check_scale(&q->scale, "scale", q->input.rows, q->input.cols, true));
+    DGI_TRY(check_matrix(&q->output, "output", WIDE_TYPES, q->input.rows, q->input.cols, true));
+    DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
+    return check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale");
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* The argument checks of the front. Each gives DG_OK or a status with a message; none writes. */
+#ifndef DGI_CHECK_H
+#define DGI_CHECK_H
+
+#include "backend.h"
+
+/*
+ * Completes a caller's struct that begins with `struct_bytes`: copies what an older caller has and
+ * leaves the rest of *complete as it is. `complete_bytes` is its size in this library,
+ * `least_bytes` its size in the first release.
+ */
+dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, const void *given,
+                   const char *name);
+
+dg_status dgi_check_context(const dg_context *context);
+dg_status dgi_check_gemm(const dg_gemm *gemm, const dg_context *context);
+dg_status dgi_check_quantize(const dg_quantize *quantize);
+dg_status dgi_check_dequantize(const dg_dequantize *dequantize);
+/* B and its scales for packing; `need_data` is false where only the size is asked for. */
+dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool need_data);
+
+#endif

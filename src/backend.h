@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The seam between the front (src/api/) and the backends.
+ *
+ * The front checks every argument once and knows no backend's details; a backend trusts what the
+ * front has checked. What a backend may rely on:
+ *
+ *  - every struct is complete (fields that an older caller did not have are zero);
+ *  - types and shapes agree, scale arrays have exactly the needed shape, phases are in range,
+ *    sizes in bytes fit an int64_t, D overlaps nothing but an identical C;
+ *  - M and N are not 0 (the front returns at once); K may be 0;
+ *  - pointers of non-empty operands are not NULL; UE8M0 dynamic scales come with a rounding mode.
+ *
+ * A backend reports failures through dgi_fail() and leaves the caller's outputs alone when it does.
+ */
+#ifndef DGI_BACKEND_H
+#define DGI_BACKEND_H
+
+#include "core/status.h"
+#include "deepgemm.h"
+
+typedef struct dgi_backend {
+    const char *name; /* "cpu", "cuda" */
+
+    /* Fills context->state. `options` is complete, never NULL. */
+    dg_status (*open)(dg_context *context, const dg_context_options *options);
+    void (*close)(dg_context *context);
+    void (*device_info)(const dg_context *context, dg_device_info *info);
+    dg_status (*kernel_usable)(const dg_context *context, const char *name);
+
+    dg_status (*memory_alloc)(dg_context *context, size_t bytes, void **memory);
+    dg_status (*memory_free)(dg_context *context, void *memory);
+    dg_status (*memory_copy)(dg_context *context, void *target, const void *source, size_t bytes,
+                             dg_copy_kind kind, void *stream);
+    dg_status (*synchronize)(dg_context *context, void *stream);
+
+    dg_status (*gemm)(dg_context *context, const dg_gemm *gemm, void *stream);
+    dg_status (*gemm_workspace)(dg_context *context, const dg_gemm *gemm, size_t *bytes);
+    dg_status (*gemm_prepare)(dg_context *context, const dg_gemm *gemm);
+    /* Same contract as dg_gemm_explain. */
+    dg_status (*gemm_explain)(dg_context *context, const dg_gemm *gemm, char *text,
+                              size_t *text_bytes);
+
+    dg_status (*quantize)(dg_context *context, const dg_quantize *quantize, void *stream);
+    dg_status (*dequantize)(dg_context *context, const dg_dequantize *dequantize, void *stream);
+
+    dg_status (*weights_bytes)(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                               size_t *bytes);
+    /* `weights` has its public facts filled in and weights->data pointing at enough memory. */
+    dg_status (*weights_pack)(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                              dg_weights *weights, void *stream);
+    dg_status (*weights_unpack)(dg_context *context, const dg_weights *weights, const dg_matrix *b,
+                                const dg_scale *scale_b, void *stream);
+} dgi_backend;
+
+extern const dgi_backend dgi_backend_cpu;
+
+struct dg_context {
+    const dgi_backend *backend;
+    dg_device device;
+    void *state; /* the backend's own */
+};
+
+/*
+ * Packed weights. The front fills in everything but the contents of `data`. `b.data` is NULL;
+ * `scale` describes the granularity and phase, its data is NULL.
+ */
+struct dg_weights {
+    const dgi_backend *backend;
+    dg_device device;
+    dg_matrix b;
+    dg_scale scale;
+    void *data; /* packed codes and scales, device memory, 256-byte aligned */
+    size_t data_bytes;
+    dg_context *owner; /* who frees data; NULL when the caller owns it */
+};
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU backend: its table of functions, its contexts and plain memory. */
+#include "cpu/cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dg_status cpu_open(dg_context *context, const dg_context_options *options)
+{
+    dgi_cpu *cpu = calloc(1, sizeof *cpu);
+    if (cpu == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CPU context");
+    cpu->threads = options->threads > 0 ? options->threads : omp_get_max_threads();
+    context->state = cpu;
+    return DG_OK;
+}
+
+static void cpu_close(dg_context *context)
+{
+    free(context->state);
+}
+
+static void cpu_device_info(const dg_context *context, dg_device_info *info)
+{
+    const dgi_cpu *cpu = context->state;
+    *info = (dg_device_info){"CPU", "generic", cpu->threads};
+}
+
+static dg_status cpu_kernel_usable(const dg_context *context, const char *name)
+{
+    (void)context;
+    return dgi_fail(DG_NOT_FOUND, "there is no kernel named %s", name);
+}
+
+static dg_status cpu_memory_alloc(dg_context *context, size_t bytes, void **memory)
+{
+    (void)context;
+    *memory = bytes > SIZE_MAX - 255 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*memory == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for %zu bytes", bytes);
+    return DG_OK;
+}
+
+static dg_status cpu_memory_free(dg_context *context, void *memory)
+{
+    (void)context;
+    free(memory);
+    return DG_OK;
+}
+
+static dg_status cpu_memory_copy(dg_context *context, void *target, const void *source,
+                                 size_t bytes, dg_copy_kind kind, void *stream)
+{
+    (void)context, (void)kind, (void)stream;
+    memmove(target, source, bytes);
+    return DG_OK;
+}
+
+static dg_status cpu_synchronize(dg_context *context, void *stream)
+{
+    (void)context, (void)stream;
+    return DG_OK;
+}
+
+const dgi_backend dgi_backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .device_info = cpu_device_info,
+    .kernel_usable = cpu_kernel_usable,
+    .memory_alloc = cpu_memory_alloc,
+    .memory_free = cpu_memory_free,
+    .memory_copy = cpu_memory_copy,
+    .synchronize = cpu_synchronize,
+    .gemm = dgi_cpu_gemm,
+    .gemm_workspace = dgi_cpu_gemm_workspace,
+    .gemm_prepare = dgi_cpu_gemm_prepare,
+    .gemm_explain = dgi_cpu_gemm_explain,
+    .quantize = dgi_cpu_quantize,
+    .dequantize = dgi_cpu_dequantize,
+    .weights_bytes = dgi_cpu_weights_bytes,
+    .weights_pack = dgi_cpu_weights_pack,
+    .weights_unpack = dgi_cpu_weights_unpack,
+};
