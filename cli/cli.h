@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the commands of the tool share: options, tables, JSON, progress, failing.
+ * Everything here may end the process; nothing here knows a command.
+ */
+#ifndef CLI_H
+#define CLI_H
+
+#include <cJSON.h>
+#include <deepgemm.h>
+
+/* Exit codes: what a script may rely on. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* ---- commands: one row each in main.c ------------------------------------------------ */
+
+/* argv[0] is the command's name. Returns an exit code. */
+int cli_info(int argc, char **argv);
+
+/* ---- options (options.c) ------------------------------------------------------------- */
+
+/* What an option's `value` points to. */
+typedef enum cli_kind {
+    CLI_FLAG,   /* bool, becomes true                                                  */
+    CLI_COUNT,  /* int64_t, 0 to 2^31-1                                                */
+    CLI_REAL,   /* double, finite                                                      */
+    CLI_TEXT,   /* const char *                                                        */
+    CLI_CHOICE, /* int, the index of the word given in `argument`, e.g. "packed|rows"  */
+    CLI_LIST    /* cli_list; the option may be repeated                                */
+} cli_kind;
+
+typedef struct cli_list {
+    const char **items; /* freed by nobody: it lives as long as the process */
+    int count;
+} cli_list;
+
+typedef struct cli_option {
+    const char *name;     /* without the dashes                                */
+    const char *argument; /* what --help calls it; NULL for a flag             */
+    cli_kind kind;
+    void *value;      /* holds the default until the option is met         */
+    const char *help; /* one line                                          */
+} cli_option;
+
+typedef struct cli_usage {
+    const char *command;
+    const char *arguments; /* the positional ones as --help shows them, e.g. "<input> <output>" */
+    int least, most;       /* how many of them */
+    const char *summary;   /* the first lines of --help */
+    const cli_option *options; /* ends with {0} */
+} cli_usage;
+
+/*
+ * Fills in the options' values and returns the positional arguments, NULL at the end. Takes
+ * "--name value" and "--name=value"; "--" ends the options. On --help prints the help and exits;
+ * on a mistake says what is wrong on stderr and exits with CLI_USAGE.
+ */
+char **cli_parse(const cli_usage *usage, int argc, char **argv);
+
+/* ---- failing (output.c) -------------------------------------------------------------- */
+
+/* Prints "deepgemm: ..." on stderr and exits: with CLI_FAILED, or with CLI_USAGE. */
+_Noreturn void cli_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Dies with `doing` and dg_last_error() unless the status is DG_OK. */
+void cli_check(dg_status status, const char *doing);
+/* Zeroed memory of malloc's, or dies. */
+void *cli_alloc(size_t bytes);
+/* A formatted string of malloc's. */
+char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- output (output.c) --------------------------------------------------------------- */
+
+/* Human numbers, in a buffer of CLI_NUMBER bytes that is also returned: "1.5 MB", "12.3 us". */
+enum { CLI_NUMBER = 32 };
+char *cli_bytes(char *text, double bytes);
+char *cli_seconds(char *text, double seconds);
+
+/* Prints the object on stdout, as all that a command with --json prints there, and deletes it. */
+void cli_json_print(cJSON *object);
+
+/* A progress bar on stderr; silent unless stderr is a terminal. */
+typedef struct cli_progress {
+    const char *label;
+    double total, started, drawn; /* work in any unit; seconds */
+} cli_progress;
+cli_progress cli_progress_start(const char *label, double total);
+void cli_progress_update(cli_progress *progress, double done);
+void cli_progress_end(cli_progress *progress); /* wipes the bar */
+
+/* Seconds on a clock that never jumps. */
+double cli_now(void);
+
+/* ---- tables (table.c) ---------------------------------------------------------------- */
+
+typedef struct cli_table cli_table;
+
+/*
+ * A table with these columns, NULL at the end: cli_table_new("layer", ">us", NULL). A title that
+ * begins with '>' makes a column of numbers, aligned at the right. UTF-8 is measured in
+ * characters.
+ */
+cli_table *cli_table_new(const char *first, ...) __attribute__((sentinel));
+/* One more column; only before the first cell. */
+void cli_table_column(cli_table *table, const char *title);
+/* The next cell, left to right; rows fill up by themselves. */
+void cli_table_cell(cli_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Prints the table on stdout and frees it. */
+void cli_table_print(cli_table *table);
+
+#endif

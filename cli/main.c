@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* The deepgemm tool: finds the command in its table and runs it. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"info", "what the library and this machine can do", cli_info},
+};
+enum { command_count = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *out)
+{
+    fputs("usage: deepgemm <command> [options]\n\n"
+          "FP8 matrix products for LLM inference.\n\ncommands:\n",
+          out);
+    for (int i = 0; i < command_count; i++)
+        fprintf(out, "  %-10s%s\n", commands[i].name, commands[i].summary);
+    fputs(
+        "\ndeepgemm <command> --help lists a command's options; deepgemm --version the version.\n",
+        out);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("deepgemm %s\n", dg_version());
+        return CLI_OK;
+    }
+    for (int i = 0; i < command_count; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    cli_misuse("there is no command '%s'; see deepgemm --help", argv[1]);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* Failing, human numbers, JSON and the progress bar. */
+#include "cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void complain(const char *format, va_list arguments)
+{
+    fflush(stdout);
+    fputs("deepgemm: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+}
+
+void cli_die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain(format, arguments);
+    va_end(arguments);
+    exit(CLI_FAILED);
+}
+
+void cli_misuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain(format, arguments);
+    va_end(arguments);
+    exit(CLI_USAGE);
+}
+
+void cli_check(dg_status status, const char *doing)
+{
+    if (status != DG_OK)
+        cli_die("%s: %s", doing, dg_last_error());
+}
+
+void *cli_alloc(size_t bytes)
+{
+    void *memory = calloc(1, bytes > 0 ? bytes : 1);
+    if (memory == NULL)
+        cli_die("no memory for %zu bytes", bytes);
+    return memory;
+}
+
+char *cli_format(const char *format, ...)
+{
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        cli_die("out of memory");
+    return text;
+}
+
+/* `value` with three digits and the first unit in which it is below 1000. */
+static char *with_unit(char *text, double value, const char *const units[], int count)
+{
+    int u = 0;
+    for (; value >= 999.5 && u < count - 1; u++)
+        value /= 1000;
+    int decimals = value >= 99.95 || value == (int64_t)value ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(text, CLI_NUMBER, "%.*f %s", decimals, value, units[u]);
+    return text;
+}
+
+char *cli_bytes(char *text, double bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    return with_unit(text, bytes, units, 5);
+}
+
+char *cli_seconds(char *text, double seconds)
+{
+    static const char *const units[] = {"ns", "us", "ms", "s"};
+    return with_unit(text, seconds * 1e9, units, 4);
+}
+
+void cli_json_print(cJSON *object)
+{
+    char *text = cJSON_Print(object);
+    if (text == NULL)
+        cli_die("out of memory");
+    puts(text);
+    cJSON_free(text);
+    cJSON_Delete(object);
+}
+
+double cli_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+cli_progress cli_progress_start(const char *label, double total)
+{
+    cli_progress progress = {label, total, cli_now(), 0};
+    cli_progress_update(&progress, 0);
+    return progress;
+}
+
+void cli_progress_update(cli_progress *progress, double done)
+{
+    const double redraw_seconds = 0.1;
+    enum { cells = 30 };
+    double now = cli_now();
+    if (!isatty(STDERR_FILENO) || progress->total <= 0 || now - progress->drawn < redraw_seconds)
+        return;
+    progress->drawn = now;
+    double share = done / progress->total;
+    int full = (int)(share * cells);
+    char bar[cells + 1];
+    for (int i = 0; i < cells; i++)
+        bar[i] = i < full ? '#' : '.';
+    bar[cells] = '\0';
+    double left = share > 0 ? (now - progress->started) * (1 - share) / share : 0;
+    fprintf(stderr, "\r\033[K%s [%s] %3.0f %%", progress->label, bar, 100 * share);
+    if (share > 0)
+        fprintf(stderr, ", %.0f s left", left);
+}
+
+void cli_progress_end(cli_progress *progress)
+{
+    (void)progress;
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
