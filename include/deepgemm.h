@@ -412,6 +412,172 @@ DG_API dg_status dg_weights_unpack(dg_context *context, const dg_weights *weight
 /** Releases packed weights (not a caller's buffer); NULL is ignored. */
 DG_API void dg_weights_destroy(dg_weights *weights);
 
+/* ---- comparison ---------------------------------------------------------------------- */
+
+/**
+ * How far a result lies from its reference. The metrics and the sums behind them are double
+ * precision and cover the pairs of which both elements are finite; all other pairs are counted.
+ */
+typedef struct dg_comparison {
+    size_t struct_bytes;
+    double relative_error; /* ||result - reference|| / ||reference||; 0 when both are zero,
+                              infinity when only the reference is                            */
+    double snr_db;         /* signal-to-noise: -20 log10(relative_error)                      */
+    double cosine;         /* of the angle between the two, in [-1, 1]; 1 when both are zero,
+                              0 when one is                                                  */
+    double max_error;      /* max |result - reference|                                        */
+    double mean_error;     /* mean |result - reference|                                       */
+    int64_t finite;        /* pairs that the metrics cover                                    */
+    int64_t reference_nan, reference_inf;
+    int64_t result_nan, result_inf;
+    int64_t spoiled; /* pairs whose reference is finite and whose result is not              */
+    double reference_squares, result_squares, products, error_squares, errors; /* the sums    */
+} dg_comparison;
+#define DG_COMPARISON_INIT {.struct_bytes = sizeof(dg_comparison)}
+
+/**
+ * Adds the pairs of two matrices of the same shape, in host memory, to a comparison and brings
+ * its metrics up to date: begin with DG_COMPARISON_INIT and add a tensor whole or in pieces.
+ * F32, F16 and BF16 in any mix. The sums follow the order of the elements, so the same pieces
+ * give the same bits. Before the first call the metrics have no meaning.
+ */
+DG_API dg_status dg_compare(const dg_matrix *reference, const dg_matrix *result,
+                            dg_comparison *comparison);
+
+/* ---- checkpoints --------------------------------------------------------------------- */
+
+/**
+ * A model's tensors on disk: one safetensors file, or several (shards) with their index. It is
+ * read-only and may be used by many threads at once.
+ */
+typedef struct dg_checkpoint dg_checkpoint;
+
+/**
+ * A tensor of a checkpoint. Everything it points at belongs to the checkpoint and lives until
+ * dg_checkpoint_close().
+ */
+typedef struct dg_tensor {
+    const char *name;
+    const char *stored_type; /* as the file spells it: "BF16", "F8_E4M3", "I64"            */
+    dg_dtype dtype;          /* DG_NONE where the library computes with no such type       */
+    int32_t rank;            /* 0 for a scalar                                             */
+    const int64_t *shape;    /* `rank` sizes; the last one is contiguous                   */
+    int64_t elements;
+    const void *data; /* little-endian, mapped from the file, at any alignment; the file
+                         must not be shortened while the checkpoint is open               */
+    size_t bytes;
+    const char *file; /* the name of the file that holds it, without its folder            */
+} dg_tensor;
+
+/**
+ * Opens `path`: a .safetensors file, an index (....safetensors.index.json), or a folder that
+ * holds one of the two. Every header is checked before the call returns: what the checkpoint
+ * lists can be read. Shards or tensors that the index names and that are not there give
+ * DG_NOT_FOUND, and the message lists them; a malformed file gives DG_BAD_FILE. Tensors of a
+ * type that nobody knows do no harm until they are asked for. Release with dg_checkpoint_close().
+ */
+DG_API dg_status dg_checkpoint_open(dg_checkpoint **checkpoint, const char *path);
+/** Releases a checkpoint and everything its tensors point at; NULL is ignored. */
+DG_API void dg_checkpoint_close(dg_checkpoint *checkpoint);
+
+/** Tensor `index` (0, 1, ...) in the order of the files; DG_NOT_FOUND after the last. */
+DG_API dg_status dg_checkpoint_tensor_at(const dg_checkpoint *checkpoint, int64_t index,
+                                         dg_tensor *tensor);
+/** The tensor of that name, or DG_NOT_FOUND. */
+DG_API dg_status dg_checkpoint_find(const dg_checkpoint *checkpoint, const char *name,
+                                    dg_tensor *tensor);
+
+/**
+ * Copies the tensor of that name to `buffer`, which holds buffer_bytes. As `dtype` (saturating),
+ * or, with DG_NONE, as the bytes are stored. A stored type that cannot be converted gives
+ * DG_UNSUPPORTED_TYPE. The mapped pages are dropped from this process's memory afterwards.
+ */
+DG_API dg_status dg_checkpoint_read(const dg_checkpoint *checkpoint, const char *name,
+                                    dg_dtype dtype, void *buffer, size_t buffer_bytes);
+
+/** A weight matrix and the scales that belong to it. */
+typedef struct dg_stored_weight {
+    dg_tensor weight; /* [N, K], in F32, F16, BF16, E4M3 or E5M2                               */
+    dg_tensor scale;  /* F32, F16, BF16 or UE8M0; `name` is NULL where the weight has none     */
+    int32_t block_rows, block_cols; /* what one scale covers, as in dg_scale                   */
+} dg_stored_weight;
+
+/**
+ * Finds the weight `name` ("....weight") and its scales, by any of the names in use:
+ * `name`_scale_inv, `name`_scale, and "....scale". All of them are multipliers, whatever the name
+ * says. The granularity follows from the scale's shape and the block size in config.json
+ * (quantization_config; 128 x 128 where it says nothing), and is checked against the weight.
+ *
+ * An FP8 weight without scales is DG_BAD_FILE unless `unscaled_is_one`. "lm_head.weight" in a
+ * checkpoint without one is the embedding that it is tied to. The scales as F32:
+ *
+ *     dg_convert(w.scale.data, w.scale.dtype, scales, DG_F32, w.scale.elements, DG_SATURATE);
+ *     dg_scale_of(scales, DG_F32, w.weight.shape[0], w.weight.shape[1], w.block_rows, w.block_cols);
+ */
+DG_API dg_status dg_checkpoint_weight(const dg_checkpoint *checkpoint, const char *name,
+                                      bool unscaled_is_one, dg_stored_weight *weight);
+
+/** The layouts of FP8 checkpoints that servers load. Both hold E4M3 codes and F32 scales. */
+typedef enum dg_checkpoint_format {
+    DG_CHECKPOINT_BLOCK = 0, /* 128 x 128 blocks, "weight_scale_inv"; quant_method "fp8"        */
+    DG_CHECKPOINT_CHANNEL    /* one per row, "weight_scale" [N, 1]; quant_method
+                                "compressed-tensors"                                            */
+} dg_checkpoint_format;
+
+/** What dg_checkpoint_quantize() did with a tensor. The strings live until the callback returns. */
+typedef struct dg_tensor_report {
+    const char *name;
+    const char *kept_because; /* NULL: it was quantised                                         */
+    const char *stored_type;  /* before                                                         */
+    int32_t rank;
+    const int64_t *shape;
+    size_t bytes_before, bytes_after; /* with its scales                                        */
+    double relative_error;            /* |w - w'| / |w| over the tensor, 0 where it was kept    */
+    dg_quantize_counts counts;
+    int64_t done, total; /* elements: this tensor and those before it, all of the checkpoint    */
+} dg_tensor_report;
+
+/** Options of dg_checkpoint_quantize(). */
+typedef struct dg_checkpoint_options {
+    size_t struct_bytes;
+    dg_checkpoint_format format;
+    /**
+     * Layers to keep as they are, beside those kept by default. A plain pattern matches a tensor
+     * whose name has it between dots: "mlp.gate" matches "model.layers.0.mlp.gate.weight" and not
+     * "model.layers.0.mlp.gate_proj.weight". A pattern that begins with "re:" is a POSIX extended
+     * regular expression; it matches a layer (the tensor's name without ".weight") whose name it
+     * describes from the first character on, as Python's re.match does.
+     */
+    const char *const *keep;
+    int32_t keep_count;
+    int64_t *keep_matches; /* optional, keep_count entries: how many tensors each one matches     */
+    bool replace; /* an `output` that is a checkpoint already is replaced, in one step            */
+    void (*report)(void *user, const dg_tensor_report *tensor); /* optional, once per tensor      */
+    void *user;
+} dg_checkpoint_options;
+#define DG_CHECKPOINT_OPTIONS_INIT {.struct_bytes = sizeof(dg_checkpoint_options)}
+
+/**
+ * Quantises the checkpoint `input` (as for dg_checkpoint_open) into the folder `output`.
+ *
+ * Quantised are the weights of linear layers: two-dimensional F32, F16 or BF16 tensors named
+ * "....weight". Kept by default: everything else, and layers named like an embedding, a norm, an
+ * output head or a router (docs/checkpoints.md has the list). One input file gives one file,
+ * shards give shards of the same names with their index; config.json gets the field
+ * quantization_config. When `input` is a folder, its other files (the tokenizer's and so on) are
+ * copied along. An input that is quantised already is refused.
+ *
+ * `output` must not exist or be empty, unless options->replace. It appears in one step when
+ * everything is on disk: a run that is killed or meets a full disk leaves none (with `replace`:
+ * the old one), and at most a folder named ".<output>.deepgemm-..." beside it, which the next run
+ * for the same output removes. Tensors stream through: memory in use stays below a few hundred
+ * megabytes, whatever the size of the model.
+ *
+ * `context` is a CPU context; its threads do the work. `options` may be NULL.
+ */
+DG_API dg_status dg_checkpoint_quantize(dg_context *context, const char *input, const char *output,
+                                        const dg_checkpoint_options *options);
+
 #ifdef __cplusplus
 }
 #endif
