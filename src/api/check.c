@@ -229,6 +229,15 @@ dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool ne
     return check_scale(scale_b, "scale_b", b->rows, b->cols, need_data);
 }
 
+dg_status dgi_check_comparison(const dg_matrix *reference, const dg_matrix *result)
+{
+    if (reference == NULL || result == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL",
+                        reference == NULL ? "reference" : "result");
+    DGI_TRY(check_matrix(reference, "reference", WIDE_TYPES, -1, -1, true));
+    return check_matrix(result, "result", WIDE_TYPES, reference->rows, reference->cols, true);
+}
+
 /* B and scale_b of a GEMM: given directly, or as packed weights. */
 static dg_status check_b(const dg_gemm *g, const dg_context *context)
 {

@@ -19,5 +19,6 @@ dg_status dgi_check_quantize(const dg_quantize *quantize);
 dg_status dgi_check_dequantize(const dg_dequantize *dequantize);
 /* B and its scales for packing; `need_data` is false where only the size is asked for. */
 dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool need_data);
+dg_status dgi_check_comparison(const dg_matrix *reference, const dg_matrix *result);
 
 #endif
