@@ -158,7 +158,9 @@ typedef struct dg_scale {
 /** How many scales `size` rows or columns need: ceil((phase + size) / block), 1 for block 0. */
 static inline int64_t dg_scale_count(int64_t size, int32_t block, int32_t phase)
 {
-    return block == 0 ? 1 : size == 0 ? 0 : (phase + size + block - 1) / block;
+    if (block == 0 || size == 0)
+        return block == 0 ? 1 : 0;
+    return size / block + (size % block + phase + block - 1) / block; /* cannot overflow */
 }
 
 /** A contiguous matrix: ld = cols. */

@@ -65,6 +65,15 @@ static bool strided_bytes(int64_t rows, int64_t cols, int64_t row_stride, int64_
            !__builtin_mul_overflow(elements, (int64_t)element, bytes);
 }
 
+static dg_status check_address(const void *data, int64_t bytes, const char *name)
+{
+    if ((uintptr_t)data > UINTPTR_MAX - (uintptr_t)bytes)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s at %p with %lld bytes passes the end of the address space", name, data,
+                        (ll)bytes);
+    return DG_OK;
+}
+
 static dg_status check_matrix(const dg_matrix *m, const char *name, unsigned types, int64_t rows,
                               int64_t cols, bool need_data)
 {
@@ -91,16 +100,12 @@ static dg_status check_matrix(const dg_matrix *m, const char *name, unsigned typ
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "%s of %lld x %lld with ld %lld does not fit 63 bits of address", name,
                         (ll)m->rows, (ll)m->cols, (ll)m->ld);
-    if (bytes != 0 && need_data) {
-        if (m->data == NULL)
-            return dgi_fail(DG_INVALID_ARGUMENT, "%s.data is NULL, but %s is %lld x %lld", name,
-                            name, (ll)m->rows, (ll)m->cols);
-        if ((uintptr_t)m->data > UINTPTR_MAX - (uintptr_t)bytes)
-            return dgi_fail(DG_INVALID_ARGUMENT, "%s at %p with %lld bytes passes the end of the "
-                                                 "address space",
-                            name, m->data, (ll)bytes);
-    }
-    return DG_OK;
+    if (bytes == 0 || !need_data)
+        return DG_OK;
+    if (m->data == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s.data is NULL, but %s is %lld x %lld", name, name,
+                        (ll)m->rows, (ll)m->cols);
+    return check_address(m->data, bytes, name);
 }
 
 static dg_status check_block(const char *name, const char *axis, int64_t size, int32_t block,
@@ -141,10 +146,12 @@ static dg_status check_scale(const dg_scale *s, const char *name, int64_t rows, 
         return dgi_fail(DG_INVALID_ARGUMENT, "%s of %lld x %lld with strides %lld and %lld does not "
                                              "fit 63 bits of address",
                         name, (ll)s->rows, (ll)s->cols, (ll)s->row_stride, (ll)s->col_stride);
-    if (bytes != 0 && need_data && s->data == NULL)
+    if (bytes == 0 || !need_data)
+        return DG_OK;
+    if (s->data == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s.data is NULL, but %lld x %lld scales are needed",
                         name, (ll)s->rows, (ll)s->cols);
-    return DG_OK;
+    return check_address(s->data, bytes, name);
 }
 
 /* A scale array that is written must hold each scale at a place of its own. */
@@ -173,13 +180,11 @@ typedef struct region {
 
 static region matrix_region(const dg_matrix *m)
 {
-    int64_t element = (int64_t)dg_dtype_bytes(m->dtype);
-    region r = {(uintptr_t)m->data, m->rows, m->cols * element, m->ld * element};
-    if (m->rows <= 1)
-        r.pitch = r.run_bytes;
     if (m->rows == 0 || m->cols == 0 || m->data == NULL)
-        r = (region){0, 0, 0, 0};
-    return r;
+        return (region){0, 0, 0, 0};
+    int64_t element = (int64_t)dg_dtype_bytes(m->dtype), run_bytes = m->cols * element;
+    int64_t pitch = m->rows > 1 ? m->ld * element : run_bytes;
+    return (region){(uintptr_t)m->data, m->rows, run_bytes, pitch};
 }
 
 static region scale_region(const dg_scale *s)
