@@ -5,7 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char last_error[1024];
+/* Room for a message that lists names: the missing shards of a large model, say. */
+static _Thread_local char last_error[16384];
 
 dg_status dgi_fail(dg_status status, const char *format, ...)
 {

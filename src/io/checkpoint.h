@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* What an open checkpoint consists of. Made by checkpoint.c; read by weight.c and src/quant/. */
+#ifndef DGI_CHECKPOINT_H
+#define DGI_CHECKPOINT_H
+
+#include "io/file.h"
+#include "io/safetensors.h"
+
+typedef struct dgi_shard {
+    char *name; /* without the folder */
+    dgi_map map;
+    dgi_safetensors parsed;
+} dgi_shard;
+
+struct dg_checkpoint {
+    char *folder;
+    bool is_folder; /* the caller gave the folder, not a file in it */
+    char *file;     /* the index, or the only file */
+    dgi_shard *shards;
+    size_t shard_count;
+    dg_tensor **tensors; /* in the order of the shards and their data */
+    dg_tensor **by_name; /* the same, ordered by name */
+    size_t count;
+    int32_t block_rows, block_cols; /* of the scales, from config.json; 0: it says nothing */
+};
+
+bool dgi_is_index(const char *file);
+
+/* Reads block_rows and block_cols from config.json, if there is one. */
+dg_status dgi_checkpoint_read_block(dg_checkpoint *checkpoint);
+
+#endif

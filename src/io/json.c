@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/* JSON as checkpoints use it: see json.h. cJSON does the parsing. */
+#include "io/json.h"
+
+#include "core/status.h"
+#include "io/file.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* cJSON notes its last error in a variable of its own that all threads share. */
+static pthread_mutex_t parser = PTHREAD_MUTEX_INITIALIZER;
+
+dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON **object)
+{
+    /* A copy with a final zero: cJSON before 1.7.18 may read one byte beyond the length. */
+    char *copy = malloc(bytes + 1);
+    if (copy == NULL)
+        return dgi_no_memory(what);
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+
+    const char *end = copy;
+    pthread_mutex_lock(&parser);
+    cJSON *parsed = cJSON_ParseWithLengthOpts(copy, bytes, &end, false);
+    pthread_mutex_unlock(&parser);
+    size_t used = (size_t)(end - copy);
+    bool whole = used + strspn(copy + used, " \t\r\n") == bytes;
+    free(copy);
+    if (parsed == NULL)
+        return dgi_fail(DG_BAD_FILE, "%s is not JSON: wrong at byte %zu of %zu", what, used, bytes);
+    if (!whole || !cJSON_IsObject(parsed)) {
+        cJSON_Delete(parsed);
+        return dgi_fail(DG_BAD_FILE, "%s is not one JSON object", what);
+    }
+    *object = parsed;
+    return DG_OK;
+}
+
+dg_status dgi_json_parse_file(const char *path, cJSON **object)
+{
+    dgi_map map;
+    DGI_TRY(dgi_file_map(path, &map));
+    dg_status status = map.bytes == 0 ? dgi_fail(DG_BAD_FILE, "%s is empty", path)
+                                      : dgi_json_parse(map.data, map.bytes, path, object);
+    dgi_file_unmap(&map);
+    return status;
+}
+
+int64_t dgi_json_size(const cJSON *item)
+{
+    const double limit = 9007199254740992.0; /* 2^53 */
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0.0 && item->valuedouble < limit))
+        return -1;
+    int64_t value = (int64_t)item->valuedouble;
+    return (double)value == item->valuedouble ? value : -1;
+}
+
+const cJSON *dgi_json_get(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+const char *dgi_json_string(const cJSON *item)
+{
+    return cJSON_GetStringValue(item);
+}
