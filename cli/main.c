@@ -13,6 +13,7 @@ typedef struct command {
 
 static const command commands[] = {
     {"info", "what the library and this machine can do", cli_info},
+    {"bench", "time products beside their floor, OpenBLAS and oneDNN", cli_bench},
 };
 enum { command_count = sizeof commands / sizeof *commands };
 

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the files of the benchmark share. cli/bench.c reads the options and calls bench_gemm() or
+ * bench_quantize() for each case; bench/report.c prints what they return.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "cli.h"
+
+/* ---- cases (cases.c) ----------------------------------------------------------------- */
+
+/* The scale granularity of both operands, under the name that case files use. */
+typedef struct bench_recipe {
+    const char *name;
+    int32_t a_rows, a_cols, b_rows, b_cols;
+    dg_dtype scale;
+} bench_recipe;
+
+typedef struct bench_case {
+    const bench_recipe *recipe;
+    int64_t m, n, k;
+    dg_dtype a, b, d;
+} bench_case;
+
+typedef struct bench_cases {
+    bench_case *items;
+    int count;
+} bench_cases;
+
+/*
+ * One case from a line "recipe m n k [a b d]", e.g. "block128 1 4096 4096 e4m3 e4m3 bf16"; those
+ * types are the default. False for an empty line or a comment (#). Exits when the line is wrong;
+ * `where` names it.
+ */
+bool bench_case_parse(const char *line, const char *where, bench_case *item);
+void bench_cases_add(bench_cases *cases, bench_case item);
+void bench_cases_read(bench_cases *cases, const char *path);
+
+/* ---- data (data.c) ------------------------------------------------------------------- */
+
+typedef enum bench_fill { BENCH_RANDOM, BENCH_ZEROS, BENCH_ONES } bench_fill;
+
+/* Zeroed memory in large pages where the system has them, as all weights here; or exits. */
+void *bench_pages(size_t bytes);
+void bench_pages_free(void *memory, size_t bytes);
+/* Values near a normal distribution, rounded to BF16 so that every type here but FP8 holds them. */
+void bench_fill_values(float *values, int64_t count, bench_fill fill, uint64_t seed);
+/* How many copies of something must rotate so that none is still in a cache when its turn comes. */
+int bench_copies(size_t bytes);
+
+/* ---- timing (timing.c) --------------------------------------------------------------- */
+
+/* Seconds a call. One repeat is `calls` calls in a row. */
+typedef struct bench_time {
+    double median, min, p10, p90;
+    int repeats;
+    int64_t calls;
+} bench_time;
+
+/* Times call(state, 0), call(state, 1), ... for about `seconds`, after a warm-up. */
+bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, double seconds);
+
+/* ---- limits of the machine (limits.c) ------------------------------------------------ */
+
+/* Bytes a second that the threads can read together from memory: the best of several patterns. */
+double bench_read_bandwidth(int threads);
+/* Bytes a second, read and written, of the best copy. */
+double bench_copy_bandwidth(int threads);
+/* FLOP a second of the widest multiply-add that the instruction set has; its name in `*what`. */
+double bench_peak(const char *isa, int threads, const char **what);
+
+/* ---- runs (gemm.c, quantize.c) ------------------------------------------------------- */
+
+enum { bench_peer_count = 3 }; /* bench_peers[] */
+
+typedef struct bench_setup {
+    dg_context *context;
+    dg_device_info device;
+    double peak; /* bench_peak() */
+    const char *peak_what;
+    bench_fill fill;
+    bool packed, warm;
+    double seconds;                             /* for each measurement */
+    const char *peer_missing[bench_peer_count]; /* why a peer does not run; NULL: it does */
+} bench_setup;
+
+typedef struct bench_result {
+    bench_case item;
+    bench_time time;
+    double flops;                  /* work                                       */
+    double bytes;                  /* of weights and scales; of all data to quantise */
+    double bandwidth;              /* measured beside the case, bytes a second   */
+    double floor;                  /* seconds                                    */
+    double peer[bench_peer_count]; /* seconds; 0: does not take the case         */
+} bench_result;
+
+/* Checks one product on sampled elements, then times it and its peers. Exits on a wrong result. */
+bench_result bench_gemm(const bench_setup *setup, const bench_case *item);
+/* Quantises M x K BF16 values with the case's A scales; the floor is a copy of as many bytes. */
+bench_result bench_quantize(const bench_setup *setup, const bench_case *item);
+
+/* ---- output (report.c, plot.c) ------------------------------------------------------- */
+
+/* `commit` may be NULL. */
+void bench_report_text(const bench_setup *setup, const bench_result *results, int count);
+cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, int count,
+                         const char *commit);
+
+typedef struct bench_series {
+    const char *name;
+    const double *y; /* a value <= 0 is left out */
+} bench_series;
+
+/* Writes an SVG line plot with logarithmic axes. */
+void bench_plot(const char *path, const char *title, const char *x_label, const char *y_label,
+                const double *x, int points, const bench_series *series, int series_count);
+
+#endif

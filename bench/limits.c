@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* What the machine can do at most: memory bandwidth and multiply-adds a second. */
+#include "bench.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum { line_bytes = 64, region_bytes = 128 << 20, passes = 3 };
+
+/*
+ * Reads a region as `streams` streams side by side. One load a cache line moves the whole line,
+ * so the loads themselves never limit; the prefetch keeps more lines in flight than the core's
+ * own window.
+ */
+static uint64_t read_region(const char *region, int streams)
+{
+    enum { ahead = 4096 }; /* a page: the hardware's own prefetcher stops there */
+    uint64_t sum = 0;
+    size_t length = region_bytes / (size_t)streams;
+    for (size_t at = 0; at < length; at += line_bytes)
+        for (int s = 0; s < streams; s++) {
+            const char *line = region + (size_t)s * length + at;
+            __builtin_prefetch(line + ahead);
+            sum += *(const uint64_t *)line;
+        }
+    return sum;
+}
+
+double bench_read_bandwidth(int threads)
+{
+    size_t bytes = (size_t)threads * region_bytes;
+    char *memory = bench_pages(bytes);
+    double best = 0;
+    for (int streams = 1; streams <= 8; streams *= 2)
+        for (int pass = 0; pass < passes; pass++) {
+            uint64_t sum = 0;
+            double start = cli_now();
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+            sum += read_region(memory + (size_t)omp_get_thread_num() * region_bytes, streams);
+            best = fmax(best, (double)bytes / (cli_now() - start));
+            __asm__ volatile("" : : "r"(sum)); /* the sum is wanted, as far as the compiler knows */
+        }
+    bench_pages_free(memory, bytes);
+    return best;
+}
+
+double bench_copy_bandwidth(int threads)
+{
+    size_t bytes = (size_t)threads * region_bytes;
+    char *from = bench_pages(bytes), *to = bench_pages(bytes);
+    double best = 0;
+    for (int pass = 0; pass < passes; pass++) {
+        double start = cli_now();
+#pragma omp parallel num_threads(threads)
+        {
+            size_t offset = (size_t)omp_get_thread_num() * region_bytes;
+            memcpy(to + offset, from + offset, region_bytes);
+        }
+        best = fmax(best, 2 * (double)bytes / (cli_now() - start));
+    }
+    bench_pages_free(from, bytes);
+    bench_pages_free(to, bytes);
+    return best;
+}
+
+/* ---- multiply-adds ------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+
+/*
+ * Loops over 14 independent accumulators, more than latency times throughput on any core, with
+ * registers 14 and 15 as the factors. Assembly, because compilers spill the intrinsics' version.
+ * The factors are ones, as BF16 and nearly as FP32: an upper bound where random data run hotter.
+ */
+static const uint32_t ones = 0x3F803F80;
+
+#define ON_EACH(op)                                                                                \
+    op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11) op(12) op(13)
+#define PEAK_LOOP(name, start, op)                                                                 \
+    static void name(int64_t loops)                                                                \
+    {                                                                                              \
+        __asm__ volatile(start "1:\n" ON_EACH(op) "dec %0\n jnz 1b\n"                              \
+                         : "+r"(loops)                                                             \
+                         : "m"(ones)                                                               \
+                         : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",   \
+                           "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");  \
+    }
+#define DPBF16_ZMM(i) "vdpbf16ps %%zmm14, %%zmm15, %%zmm" #i "\n"
+#define FMA_ZMM(i)    "vfmadd231ps %%zmm14, %%zmm15, %%zmm" #i "\n"
+#define FMA_YMM(i)    "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #i "\n"
+#define MUL_ADD_XMM(i)                                                                             \
+    "movaps %%xmm14, %%xmm15\n mulps %%xmm14, %%xmm15\n addps %%xmm15, %%xmm" #i "\n"
+#define ZERO_XMM(i) "xorps %%xmm" #i ", %%xmm" #i "\n"
+
+#define START_ZMM "vzeroall\n vbroadcastss %1, %%zmm14\n vmovaps %%zmm14, %%zmm15\n"
+#define START_YMM "vzeroall\n vbroadcastss %1, %%ymm14\n vmovaps %%ymm14, %%ymm15\n"
+#define START_XMM ON_EACH(ZERO_XMM) "movss %1, %%xmm14\n shufps $0, %%xmm14, %%xmm14\n"
+
+PEAK_LOOP(loop_dpbf16_zmm, START_ZMM, DPBF16_ZMM)
+PEAK_LOOP(loop_fma_zmm, START_ZMM, FMA_ZMM)
+PEAK_LOOP(loop_fma_ymm, START_YMM, FMA_YMM)
+PEAK_LOOP(loop_mul_add_xmm, START_XMM, MUL_ADD_XMM)
+
+static const struct peak {
+    const char *isa, *what;
+    void (*loop)(int64_t loops);
+    double flops; /* of one instruction, or multiply-add pair */
+} peaks[] = {
+    {"avx512_bf16", "VDPBF16PS, 512 bits", loop_dpbf16_zmm, 64},
+    {"avx512", "FP32 FMA, 512 bits", loop_fma_zmm, 32},
+    {"avx2", "FP32 FMA, 256 bits", loop_fma_ymm, 16},
+    {"generic", "FP32 multiply and add, 128 bits", loop_mul_add_xmm, 8},
+};
+enum { peak_count = sizeof peaks / sizeof *peaks };
+
+double bench_peak(const char *isa, int threads, const char **what)
+{
+    const int64_t loops = 2000000; /* some 10 ms */
+    const struct peak *peak = &peaks[peak_count - 1];
+    for (int i = 0; i < peak_count; i++)
+        if (strcmp(peaks[i].isa, isa) == 0)
+            peak = &peaks[i];
+    double best = 0;
+    for (int pass = 0; pass < 2 * passes; pass++) {
+        double start = cli_now();
+#pragma omp parallel num_threads(threads)
+        peak->loop(loops);
+        best = fmax(best, 14.0 * (double)loops * peak->flops * threads / (cli_now() - start));
+    }
+    *what = peak->what;
+    return best;
+}
+
+#else
+#error "bench_peak needs this processor's multiply-add loop"
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* The benchmark's results, for people and for programs. */
+#include "bench.h"
+#include "peers/peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const char *const fill_names[] = {"random", "zeros", "ones"};
+
+static const char *about_peer(const bench_setup *setup, int p)
+{
+    return setup->peer_missing[p] != NULL ? setup->peer_missing[p] : bench_peers[p]->about();
+}
+
+/* Peers that took at least one case. */
+static bool peer_ran(const bench_result *results, int count, int p)
+{
+    for (int i = 0; i < count; i++)
+        if (results[i].peer[p] > 0)
+            return true;
+    return false;
+}
+
+void bench_report_text(const bench_setup *setup, const bench_result *results, int count)
+{
+    printf("deepgemm %s on %s, %s, %d threads\n", dg_version(), setup->device.name,
+           setup->device.architecture, setup->device.units);
+    printf("peak %.0f GFLOP/s (%s); %s weights, %s; %s values\n", setup->peak * 1e-9,
+           setup->peak_what, setup->packed ? "packed" : "row-major",
+           setup->warm ? "one copy, warm in the caches" : "cold: copies of more than 256 MB rotate",
+           fill_names[setup->fill]);
+    for (int p = 0; p < bench_peer_count; p++)
+        printf("%s: %s\n", bench_peers[p]->name, about_peer(setup, p));
+    printf("medians; spread: 10th to 90th percentile; floor: the larger of work / peak and bytes / "
+           "bandwidth\nmeasured beside the case (GB/s max); xN: the peer's time / deepgemm's\n\n");
+
+    cli_table *table =
+        cli_table_new("recipe", ">m", ">n", ">k", ">us", ">spread", ">repeats", ">GFLOP/s", ">GB/s",
+                      ">GB/s max", ">floor us", ">of floor", NULL);
+    for (int p = 0; p < bench_peer_count; p++)
+        if (peer_ran(results, count, p)) {
+            char *title = cli_format(">%s us", bench_peers[p]->name);
+            cli_table_column(table, title);
+            cli_table_column(table, ">x");
+            free(title);
+        }
+    for (int i = 0; i < count; i++) {
+        const bench_result *r = &results[i];
+        const bench_time *t = &r->time;
+        cli_table_cell(table, "%s", r->item.recipe->name);
+        cli_table_cell(table, "%lld", (long long)r->item.m);
+        cli_table_cell(table, "%lld", (long long)r->item.n);
+        cli_table_cell(table, "%lld", (long long)r->item.k);
+        cli_table_cell(table, "%.1f", t->median * 1e6);
+        cli_table_cell(table, "%.0f %%", 100 * (t->p90 - t->p10) / t->median);
+        cli_table_cell(table, "%dx%lld", t->repeats, (long long)t->calls);
+        cli_table_cell(table, "%.1f", r->flops / t->median * 1e-9);
+        cli_table_cell(table, "%.1f", r->bytes / t->median * 1e-9);
+        cli_table_cell(table, "%.1f", r->bandwidth * 1e-9);
+        cli_table_cell(table, "%.1f", r->floor * 1e6);
+        cli_table_cell(table, "%.2f", r->floor / t->median);
+        for (int p = 0; p < bench_peer_count; p++)
+            if (r->peer[p] > 0) {
+                cli_table_cell(table, "%.1f", r->peer[p] * 1e6);
+                cli_table_cell(table, "%.2f", r->peer[p] / t->median);
+            } else if (peer_ran(results, count, p)) {
+                cli_table_cell(table, "-");
+                cli_table_cell(table, "-");
+            }
+    }
+    cli_table_print(table);
+}
+
+/* A measured number: five digits are more than it is worth. */
+static void add_measured(cJSON *object, const char *name, double value)
+{
+    char *text = cli_format("%.5g", value);
+    cJSON_AddRawToObject(object, name, text);
+    free(text);
+}
+
+static cJSON *row_json(const bench_setup *setup, const bench_result *r)
+{
+    cJSON *row = cJSON_CreateObject();
+    char *name =
+        cli_format("%s %lld %lld %lld %s %s %s", r->item.recipe->name, (long long)r->item.m,
+                   (long long)r->item.n, (long long)r->item.k, dg_dtype_name(r->item.a),
+                   dg_dtype_name(r->item.b), dg_dtype_name(r->item.d));
+    cJSON_AddStringToObject(row, "case", name);
+    free(name);
+    cJSON_AddStringToObject(row, "recipe", r->item.recipe->name);
+    cJSON_AddNumberToObject(row, "m", (double)r->item.m);
+    cJSON_AddNumberToObject(row, "n", (double)r->item.n);
+    cJSON_AddNumberToObject(row, "k", (double)r->item.k);
+    add_measured(row, "us", r->time.median * 1e6);
+    add_measured(row, "min_us", r->time.min * 1e6);
+    add_measured(row, "p10_us", r->time.p10 * 1e6);
+    add_measured(row, "p90_us", r->time.p90 * 1e6);
+    cJSON_AddNumberToObject(row, "repeats", r->time.repeats);
+    cJSON_AddNumberToObject(row, "calls", (double)r->time.calls);
+    add_measured(row, "tflops", r->flops / r->time.median * 1e-12);
+    add_measured(row, "gbps", r->bytes / r->time.median * 1e-9);
+    add_measured(row, "bandwidth_gbps", r->bandwidth * 1e-9);
+    add_measured(row, "floor_us", r->floor * 1e6);
+    add_measured(row, "floor_share", r->floor / r->time.median);
+    cJSON *peers = cJSON_AddObjectToObject(row, "peer_us");
+    for (int p = 0; p < bench_peer_count; p++)
+        if (setup->peer_missing[p] == NULL && r->peer[p] > 0)
+            add_measured(peers, bench_peers[p]->name, r->peer[p] * 1e6);
+    return row;
+}
+
+cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, int count,
+                         const char *commit)
+{
+    char date[32];
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "version", dg_version());
+    cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
+    cJSON_AddStringToObject(root, "date", date);
+    cJSON_AddStringToObject(root, "chip", setup->device.name);
+    cJSON_AddStringToObject(root, "isa", setup->device.architecture);
+    cJSON_AddNumberToObject(root, "threads", setup->device.units);
+    cJSON_AddStringToObject(root, "compiler", "C " __VERSION__);
+    add_measured(root, "peak_gflops", setup->peak * 1e-9);
+    cJSON_AddStringToObject(root, "peak", setup->peak_what);
+    cJSON_AddStringToObject(root, "fill", fill_names[setup->fill]);
+    cJSON_AddStringToObject(root, "weights", setup->packed ? "packed" : "rows");
+    cJSON_AddStringToObject(root, "caches", setup->warm ? "warm" : "cold");
+    cJSON *peers = cJSON_AddObjectToObject(root, "peers");
+    for (int p = 0; p < bench_peer_count; p++)
+        cJSON_AddStringToObject(peers, bench_peers[p]->name, about_peer(setup, p));
+    cJSON *rows = cJSON_AddArrayToObject(root, "rows");
+    for (int i = 0; i < count; i++)
+        cJSON_AddItemToArray(rows, row_json(setup, &results[i]));
+    return root;
+}

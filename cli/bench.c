@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/* deepgemm bench: times products of given shapes beside their floor and their peers. */
+#include "bench.h"
+#include "peers/peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What runs when nothing is asked for: one decode and one prefill shape of small and large layers.
+ */
+static const char *const default_cases[] = {
+    "block128 1 1536 576",   "block128 1 4096 4096",   "block128 4 4096 4096",
+    "block128 128 1536 576", "block128 128 4096 4096", "token_channel 128 4096 4096",
+};
+
+/* Powers of two, and sizes beside them where a kernel might fall off its tile. */
+static const int64_t sweep_sizes[] = {1,  2,  3,  4,   5,   6,   8,   12,  16,  17,  24,  32,  48,
+                                      64, 65, 96, 128, 129, 192, 256, 384, 512, 513, 768, 1024};
+
+#define COUNT(array) ((int)(sizeof array / sizeof *array))
+
+typedef struct request {
+    const char *file, *recipe, *commit, *plot;
+    int64_t m, n, k, threads;
+    int weights, fill;
+    bool quantize, sweep, warm, no_peers, json;
+    dg_context_options options;
+} request;
+
+static void add_line(bench_cases *cases, const char *line)
+{
+    bench_case item;
+    if (bench_case_parse(line, line, &item))
+        bench_cases_add(cases, item);
+}
+
+static bench_cases find_cases(const request *r)
+{
+    bench_cases cases = {0};
+    bool shape = r->n > 0 && r->k > 0;
+    if (r->sweep && !shape)
+        cli_misuse("--sweep needs --n and --k");
+    if (r->file != NULL && (shape || r->m > 0))
+        cli_misuse("either --cases or --m, --n and --k");
+    if (!shape && (r->m > 0 || r->n > 0 || r->k > 0))
+        cli_misuse("a shape is --m, --n and --k together");
+    if (r->file != NULL)
+        bench_cases_read(&cases, r->file);
+    for (int i = 0; !shape && r->file == NULL && i < COUNT(default_cases); i++)
+        add_line(&cases, default_cases[i]);
+    for (int i = 0; shape && i < (r->sweep ? COUNT(sweep_sizes) : 1); i++) {
+        char *line = cli_format("%s %lld %lld %lld", r->recipe,
+                                (long long)(r->sweep ? sweep_sizes[i] : r->m), (long long)r->n,
+                                (long long)r->k);
+        add_line(&cases, line);
+        free(line);
+    }
+    return cases;
+}
+
+static void open_peers(bench_setup *setup, const request *r)
+{
+    for (int p = 0; p < bench_peer_count; p++)
+        setup->peer_missing[p] =
+            r->no_peers || r->quantize
+                ? "not asked for"
+                : bench_peers[p]->open(setup->device.units, setup->device.architecture);
+}
+
+static void plot_sweep(const request *r, const bench_result *results, int count)
+{
+    bench_series series[1 + bench_peer_count];
+    double *x = cli_alloc((size_t)count * sizeof *x);
+    for (int i = 0; i < count; i++)
+        x[i] = (double)results[i].item.m;
+    for (int s = 0; s <= bench_peer_count; s++) {
+        double *y = cli_alloc((size_t)count * sizeof *y);
+        for (int i = 0; i < count; i++) {
+            double seconds = s == 0 ? results[i].time.median : results[i].peer[s - 1];
+            y[i] = seconds > 0 ? results[i].flops / seconds * 1e-9 : 0;
+        }
+        series[s] = (bench_series){s == 0 ? "deepgemm" : bench_peers[s - 1]->name, y};
+    }
+    char *title = cli_format("%s, N = %lld, K = %lld", r->recipe, (long long)r->n, (long long)r->k);
+    bench_plot(r->plot, title, "M", "GFLOP/s", x, count, series, 1 + bench_peer_count);
+    free(title);
+    for (int s = 0; s <= bench_peer_count; s++)
+        free((void *)series[s].y);
+    free(x);
+}
+
+static int run(const request *r, double seconds)
+{
+    bench_cases cases = find_cases(r);
+    bench_setup setup = {.fill = (bench_fill)r->fill,
+                         .packed = r->weights == 0,
+                         .warm = r->warm,
+                         .seconds = seconds};
+    cli_check(dg_create(&setup.context, DG_CPU, &r->options), "opening the processor");
+    cli_check(dg_get_device_info(setup.context, &setup.device), "asking for the processor");
+    open_peers(&setup, r);
+    setup.peak = bench_peak(setup.device.architecture, setup.device.units, &setup.peak_what);
+
+    bench_result *results = cli_alloc((size_t)cases.count * sizeof *results);
+    cli_progress progress = cli_progress_start("bench", cases.count);
+    for (int i = 0; i < cases.count; i++) {
+        results[i] = (r->quantize ? bench_quantize : bench_gemm)(&setup, &cases.items[i]);
+        cli_progress_update(&progress, i + 1);
+    }
+    cli_progress_end(&progress);
+
+    if (r->json)
+        cli_json_print(bench_report_json(&setup, results, cases.count, r->commit));
+    else
+        bench_report_text(&setup, results, cases.count);
+    if (r->plot != NULL)
+        plot_sweep(r, results, cases.count);
+    free(results);
+    free(cases.items);
+    dg_destroy(setup.context);
+    return CLI_OK;
+}
+
+int cli_bench(int argc, char **argv)
+{
+    request r = {.recipe = "block128", .options = DG_CONTEXT_OPTIONS_INIT};
+    double seconds = 0.5;
+    const cli_option options[] = {
+        {"cases", "FILE", CLI_TEXT, &r.file, "one case a line: recipe m n k [a b d types]"},
+        {"m", "M", CLI_COUNT, &r.m, "rows of A and D, the tokens"},
+        {"n", "N", CLI_COUNT, &r.n, "rows of B, the output features"},
+        {"k", "K", CLI_COUNT, &r.k, "columns of A and B, the input features"},
+        {"recipe", "NAME", CLI_TEXT, &r.recipe,
+         "tensor, token_channel, block128 (default), block1x128, block32, mx"},
+        {"weights", "packed|rows", CLI_CHOICE, &r.weights, "the layout of B (default packed)"},
+        {"sweep", NULL, CLI_FLAG, &r.sweep, "M from 1 to 1024 at the given --n and --k"},
+        {"plot", "FILE.svg", CLI_TEXT, &r.plot, "write the sweep as a plot"},
+        {"quantize", NULL, CLI_FLAG, &r.quantize,
+         "time quantising M x K BF16 values instead, against a copy"},
+        {"fill", "random|zeros|ones", CLI_CHOICE, &r.fill, "the values (default random)"},
+        {"warm", NULL, CLI_FLAG, &r.warm, "one copy of the weights: in the caches if they fit"},
+        {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.5)"},
+        {"no-peers", NULL, CLI_FLAG, &r.no_peers, "do not run OpenBLAS and oneDNN"},
+        {"threads", "N", CLI_COUNT, &r.threads, "threads, for the peers too (default all)"},
+        {"isa", "NAME", CLI_TEXT, &r.options.isa,
+         "cap the instructions: generic, avx2, avx512, avx512_bf16"},
+        {"kernel", "NAME", CLI_TEXT, &r.options.kernel, "use this kernel only (see info)"},
+        {"commit", "ID", CLI_TEXT, &r.commit, "the source's commit, noted in the JSON"},
+        {"json", NULL, CLI_FLAG, &r.json, "print one JSON object"},
+        {0},
+    };
+    cli_parse(&(cli_usage){"bench", "", 0, 0,
+                           "Times FP8 products beside the machine's floor and beside OpenBLAS and "
+                           "oneDNN in 16 and\n32 bits, where those libraries are found.",
+                           options},
+              argc, argv);
+    if (r.plot != NULL && !r.sweep)
+        cli_misuse("--plot goes with --sweep");
+    if (seconds <= 0)
+        cli_misuse("--seconds must be above 0");
+    r.options.threads = (int32_t)r.threads;
+    return run(&r, seconds);
+}
