@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* What `deepgemm demo` measures (demo.c) and prints (demo_report.c). */
+#ifndef CLI_DEMO_H
+#define CLI_DEMO_H
+
+#include "llama.h"
+
+/* A linear layer: its weights in FP8, and how they did. */
+typedef struct demo_layer {
+    int block;
+    llama_kind kind;
+    dg_weights *weights; /* packed */
+    int64_t n, k;
+    int64_t wide_bytes, fp8_bytes;    /* of weights; FP8 with its scales      */
+    dg_comparison error;              /* FP8 against 16 bits, same activations */
+    double wide_seconds, fp8_seconds; /* FP8 with quantising the activations  */
+} demo_layer;
+
+/* The whole model, FP8 in every linear layer but the head against 16 bits. */
+typedef struct demo_end_to_end {
+    dg_comparison logits;
+    double top1_agreement; /* share of the tokens for which both predict the same next one */
+    double wide_perplexity, fp8_perplexity; /* of the text */
+} demo_end_to_end;
+
+typedef struct demo_result {
+    const char *source;  /* the model's folder; NULL: generated data */
+    const char *missing; /* why generated data; NULL otherwise       */
+    const char *recipe;  /* "1x128 . 128x128"                        */
+    const char *wide_by; /* what computed the 16-bit products        */
+    dg_device_info device;
+    int64_t tokens;
+    demo_layer *layers;
+    int layer_count;
+    demo_end_to_end whole;
+    double seconds; /* the run's */
+} demo_result;
+
+void demo_print(const demo_result *result, bool all_layers);
+void demo_print_json(const demo_result *result);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/* What `deepgemm demo` prints. */
+#include "demo.h"
+
+#include "layer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- groups of layers ---------------------------------------------------------------- */
+
+/* Layers of one kind, or all of them, summed up. */
+typedef struct summary {
+    const demo_layer *worst; /* by relative error */
+    double median_error;
+    double least_cosine;
+    double wide_seconds, fp8_seconds; /* of all together */
+    int64_t wide_bytes, fp8_bytes;
+    int count;
+} summary;
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* `kind` LLAMA_BLOCK_KINDS takes all layers. */
+static summary summarize(const demo_result *r, llama_kind kind)
+{
+    summary s = {.least_cosine = 1.0};
+    double *errors = cli_alloc((size_t)r->layer_count * sizeof *errors);
+    for (int i = 0; i < r->layer_count; i++) {
+        const demo_layer *layer = &r->layers[i];
+        if (kind != LLAMA_BLOCK_KINDS && layer->kind != kind)
+            continue;
+        errors[s.count++] = layer->error.relative_error;
+        if (s.worst == NULL || layer->error.relative_error > s.worst->error.relative_error)
+            s.worst = layer;
+        s.least_cosine = fmin(s.least_cosine, layer->error.cosine);
+        s.wide_seconds += layer->wide_seconds;
+        s.fp8_seconds += layer->fp8_seconds;
+        s.wide_bytes += layer->wide_bytes;
+        s.fp8_bytes += layer->fp8_bytes;
+    }
+    qsort(errors, (size_t)s.count, sizeof *errors, compare_doubles);
+    s.median_error = errors[s.count / 2];
+    free(errors);
+    return s;
+}
+
+/* ---- text ---------------------------------------------------------------------------- */
+
+/* Time and bytes, the same columns in both tables. */
+static void add_costs(cli_table *table, double fp8_seconds, double wide_seconds, int64_t fp8_bytes,
+                      int64_t wide_bytes)
+{
+    char text[CLI_NUMBER];
+    cli_table_cell(table, "%s", cli_seconds(text, fp8_seconds));
+    cli_table_cell(table, "%s", cli_seconds(text, wide_seconds));
+    cli_table_cell(table, "%.2fx", wide_seconds / fp8_seconds);
+    cli_table_cell(table, "%s", cli_bytes(text, (double)fp8_bytes));
+    cli_table_cell(table, "%s", cli_bytes(text, (double)wide_bytes));
+}
+
+static void add_summary(cli_table *table, const char *name, const summary *s)
+{
+    cli_table_cell(table, "%s", name);
+    cli_table_cell(table, "%.2f %%", 100 * s->median_error);
+    cli_table_cell(table, "%.2f %%", 100 * s->worst->error.relative_error);
+    cli_table_cell(table, "%d", s->worst->block);
+    cli_table_cell(table, "%.1f", s->worst->error.snr_db);
+    cli_table_cell(table, "%.5f", s->least_cosine);
+    add_costs(table, s->fp8_seconds, s->wide_seconds, s->fp8_bytes, s->wide_bytes);
+}
+
+static void print_summaries(const demo_result *r)
+{
+    cli_table *table = cli_table_new("layer", ">error", ">worst", ">in block", ">SNR dB", ">cosine",
+                                     ">FP8", ">16 bit", ">faster", ">FP8 weights", ">16 bit", NULL);
+    for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
+        summary s = summarize(r, kind);
+        char *name = cli_format("%s %lld x %lld", llama_kind_names[kind], (long long)s.worst->n,
+                                (long long)s.worst->k);
+        add_summary(table, name, &s);
+        free(name);
+    }
+    summary all = summarize(r, LLAMA_BLOCK_KINDS);
+    add_summary(table, "all", &all);
+    cli_table_print(table);
+    printf("error: |y8 - y16| / |y16|, the median over %d blocks and the worst; SNR and cosine: "
+           "the worst;\ntimes and bytes: all blocks together\n",
+           r->layer_count / LLAMA_BLOCK_KINDS);
+}
+
+static void print_layers(const demo_result *r)
+{
+    cli_table *table =
+        cli_table_new("layer", ">N", ">K", ">error", ">largest", ">SNR dB", ">cosine", ">FP8",
+                      ">16 bit", ">faster", ">FP8 weights", ">16 bit", NULL);
+    for (int i = 0; i < r->layer_count; i++) {
+        const demo_layer *layer = &r->layers[i];
+        cli_table_cell(table, "%d.%s", layer->block, llama_kind_names[layer->kind]);
+        cli_table_cell(table, "%lld", (long long)layer->n);
+        cli_table_cell(table, "%lld", (long long)layer->k);
+        cli_table_cell(table, "%.2f %%", 100 * layer->error.relative_error);
+        cli_table_cell(table, "%.3g", layer->error.max_error);
+        cli_table_cell(table, "%.1f", layer->error.snr_db);
+        cli_table_cell(table, "%.5f", layer->error.cosine);
+        add_costs(table, layer->fp8_seconds, layer->wide_seconds, layer->fp8_bytes,
+                  layer->wide_bytes);
+    }
+    cli_table_print(table);
+    printf("error: |y8 - y16| / |y16|; largest: max |y8 - y16|\n");
+}
+
+void demo_print(const demo_result *r, bool all_layers)
+{
+    if (r->missing != NULL)
+        printf("The model is not in %s.\n"
+               "scripts/setup-demo.sh puts it there (`make demo` calls it) and needs a network.\n"
+               "GENERATED DATA instead: random weights and tokens in the model's shapes.\n\n",
+               r->missing);
+    else
+        printf("model    %s\n", r->source);
+    printf("input    %lld tokens of %s\n", (long long)r->tokens,
+           r->missing != NULL ? "nothing: drawn at random" : "text");
+    printf("FP8      E4M3, scales %s, activations quantised at run time\n", r->recipe);
+    printf("16 bit   the checkpoint's weights, FP32 activations and sums, by %s\n", r->wide_by);
+    printf("machine  %s, %s, %d threads\n\n", r->device.name, r->device.architecture,
+           r->device.units);
+
+    (all_layers ? print_layers : print_summaries)(r);
+
+    const demo_end_to_end *w = &r->whole;
+    printf("\nthe whole model, FP8 in all %d linear layers (the output head stays in 16 bits)\n",
+           r->layer_count);
+    printf("  logits       error %.2f %%, SNR %.1f dB, cosine %.5f\n",
+           100 * w->logits.relative_error, w->logits.snr_db, w->logits.cosine);
+    printf("  next token   the same prediction for %.1f %% of the tokens\n",
+           100 * w->top1_agreement);
+    if (r->missing == NULL)
+        printf("  perplexity   %.3f in FP8, %.3f in 16 bits\n", w->fp8_perplexity,
+               w->wide_perplexity);
+    char seconds[CLI_NUMBER];
+    printf("\n%s in all. Next: ", cli_seconds(seconds, r->seconds));
+    if (r->missing != NULL)
+        printf("scripts/setup-demo.sh, then this again on the real model\n");
+    else
+        printf("deepgemm quantize %s fp8-model && deepgemm compare %s fp8-model\n", r->source,
+               r->source);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------- */
+
+static cJSON *layer_object(const demo_layer *layer)
+{
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddNumberToObject(row, "block", layer->block);
+    cJSON_AddStringToObject(row, "kind", llama_kind_names[layer->kind]);
+    cJSON_AddNumberToObject(row, "n", (double)layer->n);
+    cJSON_AddNumberToObject(row, "k", (double)layer->k);
+    layer_add_metrics(row, &layer->error);
+    cJSON_AddNumberToObject(row, "fp8_us", layer->fp8_seconds * 1e6);
+    cJSON_AddNumberToObject(row, "wide_us", layer->wide_seconds * 1e6);
+    cJSON_AddNumberToObject(row, "fp8_bytes", (double)layer->fp8_bytes);
+    cJSON_AddNumberToObject(row, "wide_bytes", (double)layer->wide_bytes);
+    return row;
+}
+
+void demo_print_json(const demo_result *r)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "data", r->missing != NULL ? "generated" : "model");
+    cJSON_AddStringToObject(root, r->missing != NULL ? "missing" : "model",
+                            r->missing != NULL ? r->missing : r->source);
+    cJSON_AddNumberToObject(root, "tokens", (double)r->tokens);
+    cJSON_AddStringToObject(root, "recipe", r->recipe);
+    cJSON_AddStringToObject(root, "wide_by", r->wide_by);
+    cJSON_AddStringToObject(root, "cpu", r->device.name);
+    cJSON_AddStringToObject(root, "isa", r->device.architecture);
+    cJSON_AddNumberToObject(root, "threads", r->device.units);
+    cJSON *layers = cJSON_AddArrayToObject(root, "layers");
+    for (int i = 0; i < r->layer_count; i++)
+        cJSON_AddItemToArray(layers, layer_object(&r->layers[i]));
+    cJSON *whole = cJSON_AddObjectToObject(root, "whole_model");
+    layer_add_metrics(cJSON_AddObjectToObject(whole, "logits"), &r->whole.logits);
+    cJSON_AddNumberToObject(whole, "top1_agreement", r->whole.top1_agreement);
+    if (r->missing == NULL) {
+        cJSON_AddNumberToObject(whole, "wide_perplexity", r->whole.wide_perplexity);
+        cJSON_AddNumberToObject(whole, "fp8_perplexity", r->whole.fp8_perplexity);
+    }
+    cJSON_AddNumberToObject(root, "seconds", r->seconds);
+    cli_json_print(root);
+}

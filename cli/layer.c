@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* One linear layer in 16 bits and in FP8: see layer.h. */
+#include "layer.h"
+
+#include "bench.h"
+
+#include <stdlib.h>
+
+dg_matrix layer_new(int64_t rows, int64_t cols)
+{
+    return dg_matrix_of(cli_alloc((size_t)(rows * cols) * sizeof(float)), DG_F32, rows, cols);
+}
+
+dg_matrix layer_widen(const dg_matrix *matrix)
+{
+    dg_matrix wide = layer_new(matrix->rows, matrix->cols);
+    cli_check(dg_convert(matrix->data, matrix->dtype, wide.data, DG_F32,
+                         matrix->rows * matrix->cols, DG_SATURATE),
+              "widening a matrix");
+    return wide;
+}
+
+layer_codes layer_quantize(dg_context *context, const dg_matrix *wide, int32_t block_rows,
+                           int32_t block_cols)
+{
+    layer_codes q = {
+        .codes = dg_matrix_of(NULL, DG_E4M3, wide->rows, wide->cols),
+        .scale = dg_scale_of(NULL, DG_F32, wide->rows, wide->cols, block_rows, block_cols),
+    };
+    q.codes.data = cli_alloc((size_t)(wide->rows * wide->cols));
+    q.scale.data = cli_alloc((size_t)(q.scale.rows * q.scale.cols) * sizeof(float));
+    dg_quantize quantize = DG_QUANTIZE_INIT;
+    quantize.input = *wide;
+    quantize.output = q.codes;
+    quantize.scale = q.scale;
+    cli_check(dg_quantize_run(context, &quantize, NULL), "quantising");
+    return q;
+}
+
+void layer_codes_free(layer_codes *matrix)
+{
+    free(matrix->codes.data);
+    free(matrix->scale.data);
+}
+
+/* ---- the 16-bit product -------------------------------------------------------------- */
+
+static const char *loop_open(int threads, const char *isa)
+{
+    (void)threads, (void)isa;
+    return NULL;
+}
+
+static const char *loop_about(void)
+{
+    return "a plain loop in C (OpenBLAS was not found)";
+}
+
+static void *loop_prepare(const bench_product *product)
+{
+    bench_product *prepared = cli_alloc(sizeof *prepared);
+    *prepared = *product;
+    return prepared;
+}
+
+static void loop_run(void *prepared, int64_t index)
+{
+    (void)index;
+    const bench_product *p = prepared;
+#pragma omp parallel for
+    for (int64_t n = 0; n < p->n; n++)
+        for (int64_t m = 0; m < p->m; m++) {
+            const float *a = p->a + m * p->k, *b = p->b + n * p->k;
+            float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t k = 0; k < p->k; k++)
+                sum += a[k] * b[k];
+            ((float *)p->d)[m * p->n + n] = sum;
+        }
+}
+
+static const bench_peer plain_loop = {"plain_loop", DG_F32,   loop_open, loop_about,
+                                      loop_prepare, loop_run, free};
+
+const bench_peer *layer_wide_peer(int threads, const char *isa)
+{
+    return bench_openblas_sgemm.open(threads, isa) == NULL ? &bench_openblas_sgemm : &plain_loop;
+}
+
+double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
+                       const dg_matrix *y, double seconds)
+{
+    const bench_product product = {x->rows, w->rows, w->cols, x->data, w->data, 1, y->data};
+    void *prepared = peer->prepare(&product);
+    peer->run(prepared, 0);
+    double median = seconds > 0 ? bench_measure(peer->run, prepared, seconds).median : 0.0;
+    peer->release(prepared);
+    return median;
+}
+
+void layer_multiply_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
+                         const dg_matrix *y)
+{
+    layer_time_wide(peer, x, w, y, 0.0);
+}
+
+void layer_add_metrics(cJSON *object, const dg_comparison *comparison)
+{
+    cJSON_AddNumberToObject(object, "relative_error", comparison->relative_error);
+    cJSON_AddNumberToObject(object, "snr_db", comparison->snr_db);
+    cJSON_AddNumberToObject(object, "cosine", comparison->cosine);
+    cJSON_AddNumberToObject(object, "max_error", comparison->max_error);
+    cJSON_AddNumberToObject(object, "mean_error", comparison->mean_error);
+    cJSON_AddNumberToObject(object, "nan", (double)comparison->result_nan);
+    cJSON_AddNumberToObject(object, "inf", (double)comparison->result_inf);
+    cJSON_AddNumberToObject(object, "reference_nan", (double)comparison->reference_nan);
+    cJSON_AddNumberToObject(object, "reference_inf", (double)comparison->reference_inf);
+}

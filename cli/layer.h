@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One linear layer in 16 bits and in FP8: what `demo` and `compare` both need. All memory is the
+ * host's; everything dies with a message when a call fails.
+ */
+#ifndef CLI_LAYER_H
+#define CLI_LAYER_H
+
+#include "cli.h"
+#include "peers/peer.h"
+
+/* A contiguous F32 matrix of zeros, and a contiguous F32 copy. Free the data. */
+dg_matrix layer_new(int64_t rows, int64_t cols);
+dg_matrix layer_widen(const dg_matrix *matrix);
+
+/* An E4M3 matrix with F32 scales. Free the data of both. */
+typedef struct layer_codes {
+    dg_matrix codes;
+    dg_scale scale;
+} layer_codes;
+
+/* Quantises a matrix with dynamic scales of that granularity. */
+layer_codes layer_quantize(dg_context *context, const dg_matrix *wide, int32_t block_rows,
+                           int32_t block_cols);
+void layer_codes_free(layer_codes *matrix);
+
+/* Who multiplies in 16 bits: OpenBLAS where it opens, or else a plain loop. */
+const bench_peer *layer_wide_peer(int threads, const char *isa);
+/* y = x . w^T, all F32 and contiguous, by that peer. */
+void layer_multiply_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
+                         const dg_matrix *y);
+/* The same, also timed for about so many seconds: the median of a call. */
+double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
+                       const dg_matrix *y, double seconds);
+
+/* Adds a comparison's metrics and counts to a JSON object. */
+void layer_add_metrics(cJSON *object, const dg_comparison *comparison);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* Where the weights of a Llama model come from: a checkpoint, or a random generator. */
+#include "llama.h"
+
+#include "bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- config.json --------------------------------------------------------------------- */
+
+static cJSON *read_config(const char *folder)
+{
+    char *path = cli_format("%s/config.json", folder);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        cli_die("%s cannot be opened", path);
+    enum { most_bytes = 1 << 20 }; /* real ones have a few thousand */
+    char *text = cli_alloc(most_bytes);
+    size_t bytes = fread(text, 1, most_bytes, file);
+    fclose(file);
+    cJSON *config = cJSON_ParseWithLength(text, bytes);
+    if (config == NULL)
+        cli_die("%s is not a JSON file", path);
+    free(text);
+    free(path);
+    return config;
+}
+
+static double config_number(const cJSON *config, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, name);
+    if (!cJSON_IsNumber(item) || !(item->valuedouble > 0.0))
+        cli_die("config.json: %s is not a positive number", name);
+    return item->valuedouble;
+}
+
+/* What this forward pass does not do must not be asked for. */
+static void check_supported(const cJSON *config)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "llama") != 0)
+        cli_die("config.json: model_type is not \"llama\", and no other is supported");
+    static const char *const unsupported[] = {"attention_bias", "mlp_bias", "rope_scaling",
+                                              "quantization_config"};
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, unsupported[i]);
+        if (item != NULL && !cJSON_IsNull(item) && !cJSON_IsFalse(item))
+            cli_die("config.json: %s is not supported by the demo", unsupported[i]);
+    }
+}
+
+static void take_config(llama *model, const char *folder)
+{
+    cJSON *config = read_config(folder);
+    check_supported(config);
+    model->hidden = (int64_t)config_number(config, "hidden_size");
+    model->intermediate = (int64_t)config_number(config, "intermediate_size");
+    model->heads = (int64_t)config_number(config, "num_attention_heads");
+    model->kv_heads = (int64_t)config_number(config, "num_key_value_heads");
+    model->vocabulary = (int64_t)config_number(config, "vocab_size");
+    model->block_count = (int)config_number(config, "num_hidden_layers");
+    model->norm_epsilon = config_number(config, "rms_norm_eps");
+    model->rope_theta = config_number(config, "rope_theta");
+    model->head_dim = cJSON_HasObjectItem(config, "head_dim")
+                          ? (int64_t)config_number(config, "head_dim")
+                          : model->hidden / model->heads;
+    cJSON_Delete(config);
+}
+
+/* ---- shapes -------------------------------------------------------------------------- */
+
+typedef struct shape {
+    int64_t rows, cols;
+} shape;
+
+static shape shape_of(const llama *model, llama_kind kind)
+{
+    int64_t hidden = model->hidden, q = model->heads * model->head_dim;
+    int64_t kv = model->kv_heads * model->head_dim;
+    const shape shapes[] = {
+        [LLAMA_Q] = {q, hidden},
+        [LLAMA_K] = {kv, hidden},
+        [LLAMA_V] = {kv, hidden},
+        [LLAMA_O] = {hidden, q},
+        [LLAMA_GATE] = {model->intermediate, hidden},
+        [LLAMA_UP] = {model->intermediate, hidden},
+        [LLAMA_DOWN] = {hidden, model->intermediate},
+        [LLAMA_HEAD] = {model->vocabulary, hidden},
+    };
+    return shapes[kind];
+}
+
+/* ---- a checkpoint -------------------------------------------------------------------- */
+
+static dg_matrix matrix_named(const llama *model, const char *name, shape s)
+{
+    dg_stored_weight stored;
+    cli_check(dg_checkpoint_weight(model->checkpoint, name, false, &stored), name);
+    const dg_tensor *t = &stored.weight;
+    if (t->rank != 2 || t->shape[0] != s.rows || t->shape[1] != s.cols)
+        cli_die("%s does not have the shape %lld x %lld that config.json gives it", name,
+                (long long)s.rows, (long long)s.cols);
+    if (t->dtype != DG_BF16 && t->dtype != DG_F16 && t->dtype != DG_F32)
+        cli_die("%s is stored as %s: the demo starts from a 16-bit model", name, t->stored_type);
+    return dg_matrix_of((void *)t->data, t->dtype, s.rows, s.cols);
+}
+
+static float *norm_named(const llama *model, const char *name)
+{
+    size_t bytes = (size_t)model->hidden * sizeof(float);
+    float *norm = cli_alloc(bytes);
+    cli_check(dg_checkpoint_read(model->checkpoint, name, DG_F32, norm, bytes), name);
+    return norm;
+}
+
+static void load_block(llama *model, int b)
+{
+    llama_block *block = &model->blocks[b];
+    enum { name_bytes = 128 };
+    char name[name_bytes];
+    for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
+        const char *part = kind < LLAMA_GATE ? "self_attn" : "mlp";
+        snprintf(name, sizeof name, "model.layers.%d.%s.%s.weight", b, part,
+                 llama_kind_names[kind]);
+        block->linear[kind] = matrix_named(model, name, shape_of(model, kind));
+    }
+    snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", b);
+    block->attention_norm = norm_named(model, name);
+    snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", b);
+    block->mlp_norm = norm_named(model, name);
+}
+
+llama llama_open(const char *folder)
+{
+    llama model = {0};
+    take_config(&model, folder);
+    cli_check(dg_checkpoint_open(&model.checkpoint, folder), "opening the model");
+    model.blocks = cli_alloc((size_t)model.block_count * sizeof *model.blocks);
+    for (int b = 0; b < model.block_count; b++)
+        load_block(&model, b);
+    shape s = shape_of(&model, LLAMA_HEAD);
+    model.embedding = matrix_named(&model, "model.embed_tokens.weight", s);
+    model.head = matrix_named(&model, "lm_head.weight", s); /* the embedding where they are tied */
+    model.final_norm = norm_named(&model, "model.norm.weight");
+    return model;
+}
+
+/* ---- generated ----------------------------------------------------------------------- */
+
+static dg_matrix generate_matrix(uint64_t seed, shape s, float deviation)
+{
+    int64_t count = s.rows * s.cols;
+    float *values = cli_alloc((size_t)count * sizeof *values);
+    uint16_t *data = cli_alloc((size_t)count * sizeof *data);
+    bench_fill_values(values, count, BENCH_RANDOM, seed);
+    for (int64_t i = 0; i < count; i++)
+        values[i] *= deviation;
+    cli_check(dg_convert(values, DG_F32, data, DG_BF16, count, DG_SATURATE), "generating weights");
+    free(values);
+    return dg_matrix_of(data, DG_BF16, s.rows, s.cols);
+}
+
+static float *generate_norm(uint64_t seed, int64_t size)
+{
+    const float usual = 1.0f, outlier = 20.0f, rare = 2.5f; /* standard deviations */
+    float *norm = cli_alloc((size_t)size * sizeof *norm);
+    bench_fill_values(norm, size, BENCH_RANDOM, seed);
+    for (int64_t i = 0; i < size; i++)
+        norm[i] = fabsf(norm[i]) > rare ? outlier : usual;
+    return norm;
+}
+
+llama llama_generate(void)
+{
+    llama model = {
+        .hidden = 576,
+        .intermediate = 1536,
+        .heads = 9,
+        .kv_heads = 3,
+        .head_dim = 64,
+        .vocabulary = 49152,
+        .block_count = 30,
+        .norm_epsilon = 1e-5,
+        .rope_theta = 1e5,
+    };
+    model.blocks = cli_alloc((size_t)model.block_count * sizeof *model.blocks);
+    /* One stream of values; each tensor begins where none before it has reached. */
+    const uint64_t stride = (uint64_t)1 << 32;
+    uint64_t seed = 0;
+    for (int b = 0; b < model.block_count; b++) {
+        for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
+            shape s = shape_of(&model, kind);
+            /* keeps the variance of what goes through */
+            float deviation = 1.0f / sqrtf((float)s.cols);
+            model.blocks[b].linear[kind] = generate_matrix(seed += stride, s, deviation);
+        }
+        model.blocks[b].attention_norm = generate_norm(seed += stride, model.hidden);
+        model.blocks[b].mlp_norm = generate_norm(seed += stride, model.hidden);
+    }
+    model.embedding = generate_matrix(seed += stride, shape_of(&model, LLAMA_HEAD), 1.0f);
+    model.head = model.embedding;
+    model.final_norm = generate_norm(seed += stride, model.hidden);
+    return model;
+}
+
+void llama_close(llama *model)
+{
+    for (int b = 0; b < model->block_count; b++) {
+        llama_block *block = &model->blocks[b];
+        free(block->attention_norm);
+        free(block->mlp_norm);
+        if (model->checkpoint == NULL)
+            for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++)
+                free(block->linear[kind].data);
+    }
+    if (model->checkpoint == NULL)
+        free(model->embedding.data);
+    free(model->blocks);
+    free(model->final_norm);
+    dg_checkpoint_close(model->checkpoint);
+}
