@@ -228,7 +228,7 @@ static void check_elements(gemm_case *c)
         fail_msg("relative error %.3g: %s", sqrt(error / norm), gemm_text(&c->gemm));
 }
 
-static void check_surroundings(const gemm_case *c)
+void gemm_case_check_surroundings(const gemm_case *c)
 {
     const dg_matrix *d = &c->gemm.d;
     const unsigned char *now = c->d.data, *before = c->d_before.data;
@@ -244,7 +244,7 @@ void gemm_case_check(gemm_case *c)
 {
     compute_reference(c);
     check_elements(c);
-    check_surroundings(c);
+    gemm_case_check_surroundings(c);
 }
 
 void gemm_case_check_untouched(const gemm_case *c)

@@ -59,6 +59,8 @@ dg_status gemm_case_run_packed(gemm_case *c, dg_context *context);
 
 /* The result is right, and nothing but D's elements was written. */
 void gemm_case_check(gemm_case *c);
+/* Nothing between D's rows was written. */
+void gemm_case_check_surroundings(const gemm_case *c);
 /* Nothing at all was written. */
 void gemm_case_check_untouched(const gemm_case *c);
 /* A copy of D's memory, to compare the bits of two runs; free() it. */
