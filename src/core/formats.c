@@ -7,8 +7,8 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    [DG_NONE] = {"none", 0}, [DG_F32] = {"f32", 4},   [DG_F16] = {"f16", 2},
-    [DG_BF16] = {"bf16", 2}, [DG_E4M3] = {"e4m3", 1}, [DG_E5M2] = {"e5m2", 1},
+    [DG_NONE] = {"none", 0},   [DG_F32] = {"f32", 4},   [DG_F16] = {"f16", 2},
+    [DG_BF16] = {"bf16", 2},   [DG_E4M3] = {"e4m3", 1}, [DG_E5M2] = {"e5m2", 1},
     [DG_UE8M0] = {"ue8m0", 1},
 };
 

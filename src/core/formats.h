@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The number formats, one scalar function for each conversion. These define the library's results:
- * every vector and GPU version must give the same bits. They are inline because kernels use them
- * for tails.
+ * every vector and GPU version must give the same bits. They are inline and free of branches,
+ * so that a plain loop over them becomes vector code in a file compiled for an instruction set.
  *
  * Formats: E4M3FN and E5M2 after "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), UE8M0
  * after the OCP Microscaling specification 1.0, BF16 as the upper half of FP32, FP16 as IEEE 754
@@ -13,10 +13,15 @@
 
 #include "deepgemm.h"
 
+#include <float.h>
 #include <string.h>
 
 #define DGI_E4M3_MAX 448.0f
 #define DGI_E5M2_MAX 57344.0f
+
+/* Bit patterns of FP32. */
+#define DGI_F32_INFINITY 0x7F800000u
+#define DGI_F32_NAN      0x7FC00000u
 
 static inline float dgi_f32_from_bits(uint32_t bits)
 {
@@ -34,7 +39,7 @@ static inline uint32_t dgi_f32_to_bits(float value)
 
 static inline bool dgi_f32_is_finite(float value)
 {
-    return (dgi_f32_to_bits(value) & 0x7F800000u) != 0x7F800000u;
+    return (dgi_f32_to_bits(value) & DGI_F32_INFINITY) != DGI_F32_INFINITY;
 }
 
 static inline bool dgi_is_fp8(dg_dtype dtype)
@@ -55,38 +60,33 @@ static inline float dgi_f32_from_bf16(uint16_t code)
 }
 
 /*
- * A small float of `mantissa` bits and exponent bias `bias`, without its special values. A
- * subnormal is its mantissa times the smallest step.
+ * The bits of a small float of `mantissa` bits and exponent bias `bias`, without sign and special
+ * values, as FP32. A subnormal gets the leading one of the smallest normal, which is subtracted
+ * again.
  */
-static inline float dgi_f32_from_small(uint32_t magnitude, int mantissa, int bias)
+static inline uint32_t dgi_f32_bits_from_small(uint32_t magnitude, int mantissa, int bias)
 {
-    uint32_t exponent = magnitude >> mantissa;
-    uint32_t fraction = magnitude & ((1u << mantissa) - 1);
-    if (exponent == 0)
-        return (float)fraction * dgi_f32_from_bits((uint32_t)(127 + 1 - bias - mantissa) << 23);
-    return dgi_f32_from_bits((exponent + 127 - (uint32_t)bias) << 23 | fraction << (23 - mantissa));
-}
-
-static inline float dgi_f32_with_sign(float magnitude, bool negative)
-{
-    return dgi_f32_from_bits(dgi_f32_to_bits(magnitude) | (negative ? 0x80000000u : 0));
+    uint32_t rebias = (uint32_t)(127 - bias) << 23;
+    uint32_t normal = (magnitude << (23 - mantissa)) + rebias;
+    uint32_t one = rebias + (1u << 23);
+    uint32_t subnormal =
+        dgi_f32_to_bits(dgi_f32_from_bits(normal + (1u << 23)) - dgi_f32_from_bits(one));
+    return normal < one ? subnormal : normal;
 }
 
 static inline float dgi_f32_from_f16(uint16_t code)
 {
-    uint32_t magnitude = code & 0x7FFF;
-    float value = magnitude >= 0x7C00 /* infinity and NaN keep their payload */
-                      ? dgi_f32_from_bits(0x7F800000u | (magnitude & 0x3FF) << 13)
-                      : dgi_f32_from_small(magnitude, 10, 15);
-    return dgi_f32_with_sign(value, code >> 15);
+    uint32_t magnitude = code & 0x7FFF, sign = (uint32_t)(code & 0x8000) << 16;
+    uint32_t finite = dgi_f32_bits_from_small(magnitude, 10, 15);
+    uint32_t special = 0x7F800000u | (magnitude & 0x3FF) << 13; /* infinity and NaN payloads */
+    return dgi_f32_from_bits(sign | (magnitude >= 0x7C00 ? special : finite));
 }
 
 static inline float dgi_f32_from_e4m3(uint8_t code)
 {
-    uint32_t magnitude = code & 0x7F;
-    float value =
-        magnitude == 0x7F ? dgi_f32_from_bits(0x7FC00000u) : dgi_f32_from_small(magnitude, 3, 7);
-    return dgi_f32_with_sign(value, code >> 7);
+    uint32_t magnitude = code & 0x7F, sign = (uint32_t)(code & 0x80) << 24;
+    uint32_t finite = dgi_f32_bits_from_small(magnitude, 3, 7);
+    return dgi_f32_from_bits(sign | (magnitude == 0x7F ? DGI_F32_NAN : finite));
 }
 
 /* E5M2 is the upper half of FP16. */
@@ -103,7 +103,7 @@ static inline float dgi_f32_from_fp8(dg_dtype dtype, uint8_t code)
 static inline float dgi_f32_from_ue8m0(uint8_t code)
 {
     if (code == 0xFF)
-        return dgi_f32_from_bits(0x7FC00000u);
+        return dgi_f32_from_bits(DGI_F32_NAN);
     return code == 0 ? dgi_f32_from_bits(0x00400000u) /* 2^-127, a subnormal */
                      : dgi_f32_from_bits((uint32_t)code << 23);
 }
@@ -113,70 +113,60 @@ static inline float dgi_f32_from_ue8m0(uint8_t code)
 static inline uint16_t dgi_bf16_from_f32(float value)
 {
     uint32_t bits = dgi_f32_to_bits(value);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
-        return (uint16_t)(bits >> 16 | 0x40); /* NaN stays NaN, made quiet */
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
+    uint32_t quiet = bits | 0x400000; /* NaN stays NaN, made quiet */
+    return (uint16_t)(((bits & 0x7FFFFFFFu) > DGI_F32_INFINITY ? quiet : rounded) >> 16);
 }
 
 /*
- * |value| in steps of a small float, as its code without sign. The code of a finite magnitude is
- * an integer that grows by one with each representable value, so rounding may carry into the
- * exponent and past the largest code; the caller looks at that. `value` is finite and not negative.
+ * The code without sign of a magnitude (given as FP32 bits) in a small float. Adding an anchor that
+ * is 2^(23 - mantissa) times the magnitude's power of two (at least the smallest normal's) makes
+ * the FP32 addition round to the small float's step; what the sum exceeds the anchor by counts
+ * steps. Codes of positive values are consecutive, so a count that reaches the next power of two
+ * carries by itself. `limit` (FP32 bits) replaces what is larger, NaN included.
  */
-static inline uint32_t dgi_small_from_f32(float value, int mantissa, int bias)
+static inline uint32_t dgi_small_from_f32(uint32_t magnitude, uint32_t limit, int mantissa,
+                                          int bias)
 {
-    uint32_t bits = dgi_f32_to_bits(value);
-    if (bits < (uint32_t)(127 + 1 - bias) << 23) {
-        /* Below the smallest normal: adding 2^23 steps leaves the rounded count in the low bits. */
-        float anchor = dgi_f32_from_bits((uint32_t)(127 + 1 - bias - mantissa + 23) << 23);
-        return dgi_f32_to_bits(value + anchor) - dgi_f32_to_bits(anchor);
-    }
-    int shift = 23 - mantissa;
-    uint32_t rounded = bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1);
-    return (rounded >> shift) - ((uint32_t)(127 - bias) << mantissa);
+    uint32_t smallest = (uint32_t)(127 + 1 - bias) << 23;
+    uint32_t clamped = magnitude < limit ? magnitude : limit;
+    uint32_t power = clamped & DGI_F32_INFINITY;
+    power = power > smallest ? power : smallest;
+    uint32_t anchor = power + ((uint32_t)(23 - mantissa) << 23);
+    float sum = dgi_f32_from_bits(clamped) + dgi_f32_from_bits(anchor);
+    return dgi_f32_to_bits(sum) - anchor + ((power - smallest) >> (23 - mantissa));
 }
 
 static inline uint16_t dgi_f16_from_f32(float value)
 {
-    uint32_t bits = dgi_f32_to_bits(value);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u)
-        return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
-    if (magnitude == 0x7F800000u)
-        return (uint16_t)(sign | 0x7C00);
-    uint32_t code = dgi_small_from_f32(dgi_f32_from_bits(magnitude), 10, 15);
-    return (uint16_t)(sign | (code > 0x7C00 ? 0x7C00 : code));
+    uint32_t bits = dgi_f32_to_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    const uint32_t overflow = (127 + 16) << 23; /* 2^16, one step above 65504, is infinity's code */
+    uint32_t code = dgi_small_from_f32(magnitude, overflow, 10, 15);
+    uint32_t nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
+    return (uint16_t)((bits >> 16 & 0x8000) | (magnitude > DGI_F32_INFINITY ? nan : code));
 }
 
 /*
- * FP8 from FP32. `largest` is the largest finite code, `infinity` what an overflow becomes under
- * DG_OVERFLOW_IEEE, `nan` the NaN code, all without sign.
+ * FP8 from FP32. `limit` is the largest magnitude that can result: under DG_OVERFLOW_IEEE one step
+ * above the largest finite value, where E4M3 has its NaN and E5M2 its infinity.
  */
-static inline uint8_t dgi_fp8_from_f32_as(float value, dg_overflow overflow, int mantissa, int bias,
-                                          uint32_t largest, uint32_t infinity, uint32_t nan)
+static inline uint8_t dgi_fp8_from_f32_as(float value, float limit, int mantissa, int bias,
+                                          uint32_t nan)
 {
-    uint32_t bits = dgi_f32_to_bits(value);
-    uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
-    uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u)
-        return (uint8_t)(sign | nan);
-    uint32_t code = magnitude == 0x7F800000u
-                        ? largest + 1
-                        : dgi_small_from_f32(dgi_f32_from_bits(magnitude), mantissa, bias);
-    if (code > largest)
-        code = overflow == DG_SATURATE ? largest : infinity;
-    return (uint8_t)(sign | code);
+    uint32_t bits = dgi_f32_to_bits(value), magnitude = bits & 0x7FFFFFFFu;
+    uint32_t code = dgi_small_from_f32(magnitude, dgi_f32_to_bits(limit), mantissa, bias);
+    return (uint8_t)((bits >> 24 & 0x80) | (magnitude > DGI_F32_INFINITY ? nan : code));
 }
 
 static inline uint8_t dgi_e4m3_from_f32(float value, dg_overflow overflow)
 {
-    return dgi_fp8_from_f32_as(value, overflow, 3, 7, 0x7E, 0x7F, 0x7F);
+    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E4M3_MAX : 480.0f, 3, 7, 0x7F);
 }
 
 static inline uint8_t dgi_e5m2_from_f32(float value, dg_overflow overflow)
 {
-    return dgi_fp8_from_f32_as(value, overflow, 2, 15, 0x7B, 0x7C, 0x7E);
+    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E5M2_MAX : 65536.0f, 2, 15,
+                               0x7E);
 }
 
 static inline uint8_t dgi_fp8_from_f32(dg_dtype dtype, float value, dg_overflow overflow)
@@ -267,7 +257,17 @@ static inline float dgi_dynamic_scale(float amax, float floor, dg_dtype code,
     uint32_t bits = dgi_f32_to_bits(scale);
     if (rounding == DG_SCALE_POW2_UP)
         bits += 0x7FFFFF;
-    return dgi_f32_from_bits(bits & 0x7F800000u);
+    return dgi_f32_from_bits(bits & DGI_F32_INFINITY);
+}
+
+/*
+ * What quantisation multiplies by: 1 / scale, kept finite, so that no zero becomes NaN when the
+ * scale is so small (below 2^-128) that FP32 cannot hold its reciprocal.
+ */
+static inline float dgi_scale_reciprocal(float scale)
+{
+    float reciprocal = 1.0f / scale;
+    return reciprocal < FLT_MAX ? reciprocal : FLT_MAX;
 }
 
 /* ---- scale arrays -------------------------------------------------------------------- */
@@ -275,7 +275,8 @@ static inline float dgi_dynamic_scale(float amax, float floor, dg_dtype code,
 /* The scale at (row, col) of the scale array (not of the matrix). */
 static inline float dgi_scale_at(const dg_scale *scale, int64_t row, int64_t col)
 {
-    return dgi_load_f32(scale->data, scale->dtype, row * scale->row_stride + col * scale->col_stride);
+    return dgi_load_f32(scale->data, scale->dtype,
+                        row * scale->row_stride + col * scale->col_stride);
 }
 
 /* Which scale row or column serves matrix row or column `index`. */

@@ -1,81 +1,412 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantise and dequantise on the CPU. */
+/*
+ * Quantise and dequantise on the CPU: how a matrix is cut into pieces, which thread does which, and
+ * the scales. The work on a row is in quantize_body.h.
+ *
+ * Quantising with dynamic scales reads each block twice, for amax and for the codes. Where a block
+ * fits the cache, one thread does both and memory sees one read ("fused"). Where it does not (per
+ * tensor, per channel of many rows), all threads find the scales together and then encode as with
+ * given scales.
+ */
 #include "core/formats.h"
 #include "cpu/cpu.h"
+#include "cpu/quantize_rows.h"
 
-#include <math.h>
+#include <stdatomic.h>
 
-/* The matrix rows or columns that scale `index` covers: [first, last). */
-static void block_range(int64_t index, int32_t block, int32_t phase, int64_t size, int64_t *first,
-                        int64_t *last)
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define PIECE_COLS     2048        /* a piece's multipliers and one row of its output stay in L1 */
+#define PIECE_ELEMENTS (1 << 15)   /* the least work that pays for one more thread               */
+#define FUSED_BYTES    (256 << 10) /* input that stays in L2 between the two passes over it      */
+#define FUSED_COLS     128         /* narrower strips of a matrix are slow to read from memory   */
+#define NARROW_BLOCK   16          /* a block of fewer columns does not fill a vector            */
+#define STREAM_BYTES   (8 << 20)   /* an output of more bytes bypasses the caches                */
+
+static int64_t least(int64_t a, int64_t b)
 {
-    if (block == 0) {
-        *first = 0, *last = size;
-        return;
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- how a call is cut --------------------------------------------------------------- */
+
+/* `size` rows or columns in `count` steps, the first of which begins `phase` before 0. */
+typedef struct cut {
+    int64_t size, step, phase, count;
+} cut;
+
+/* Those of one step: [first, last). */
+typedef struct range {
+    int64_t first, last;
+} range;
+
+static cut cut_into(int64_t size, int64_t step, int64_t phase)
+{
+    return (cut){size, step, phase, (phase + size + step - 1) / step};
+}
+
+static range step_of(cut c, int64_t index)
+{
+    int64_t first = index * c.step - c.phase;
+    return (range){most(first, 0), least(first + c.step, c.size)};
+}
+
+typedef struct job {
+    dg_matrix in, out;
+    dg_scale scale;
+    const dgi_row_kernels *kernels;
+    int threads;
+    cut bands;         /* rows: those of one row of scales                          */
+    cut blocks;        /* columns: those of one column of scales                    */
+    cut strips;        /* columns: whole blocks, or parts of one                    */
+    int64_t parts;     /* of a band, by rows ...                                    */
+    int64_t part_rows; /* ... so many each                                        */
+    bool narrow;       /* blocks of few columns: each column gets a multiplier      */
+    bool fused;        /* a strip of a band holds whole blocks and fits the cache   */
+    bool stream;       /* the output bypasses the caches                            */
+} job;
+
+static const dgi_row_kernels *row_kernels(void)
+{
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return &dgi_rows_avx512;
+    return __builtin_cpu_supports("avx2") ? &dgi_rows_avx2 : &dgi_rows_generic;
+}
+
+/* The rows or columns of each scale; one step for all of them when the block size is 0. */
+static cut cut_blocks(int64_t size, int32_t block, int32_t phase)
+{
+    return cut_into(size, block == 0 ? most(size, 1) : block, phase);
+}
+
+/* `dynamic`: scales are computed, so each block is read twice. The matrix is not empty. */
+static job plan(const dg_context *context, const dg_matrix *in, const dg_matrix *out,
+                const dg_scale *scale, bool dynamic)
+{
+    const dgi_cpu *cpu = context->state;
+    job job = {.in = *in, .out = *out, .scale = *scale, .threads = cpu->threads};
+    job.kernels = row_kernels();
+    job.bands = cut_blocks(in->rows, scale->block_rows, scale->row_phase);
+    job.blocks = cut_blocks(in->cols, scale->block_cols, scale->col_phase);
+
+    int64_t band_rows = least(job.bands.step, in->rows), width = job.blocks.step;
+    int64_t fitting = FUSED_BYTES / (band_rows * (int64_t)dg_dtype_bytes(in->dtype));
+    job.fused = dynamic && fitting >= least(most(width, FUSED_COLS), in->cols);
+    int64_t wanted = job.fused ? least(fitting, PIECE_COLS) : PIECE_COLS;
+    if (width <= wanted || job.fused)
+        job.strips = cut_into(in->cols, most(1, wanted / width) * width, job.blocks.phase);
+    else
+        job.strips = cut_into(in->cols, wanted, 0);
+
+    job.part_rows = job.fused ? band_rows : most(1, PIECE_ELEMENTS / job.strips.step);
+    job.parts = (band_rows + job.part_rows - 1) / job.part_rows;
+    job.narrow = width < NARROW_BLOCK;
+    job.stream = in->rows * in->cols * (int64_t)dg_dtype_bytes(out->dtype) > STREAM_BYTES;
+    return job;
+}
+
+/* The rows of a band's part; may be empty. */
+static range part_of(const job *job, int64_t band, int64_t part)
+{
+    range rows = step_of(job->bands, band);
+    int64_t first = rows.first + part * job->part_rows;
+    return (range){first, least(first + job->part_rows, rows.last)};
+}
+
+static int threads_for(const job *job, int64_t elements)
+{
+    return (int)least(job->threads, 1 + elements / PIECE_ELEMENTS);
+}
+
+/* ---- pieces: what the kernels see of a matrix and its scales ------------------------- */
+
+static void *at(const dg_matrix *m, int64_t row, int64_t col)
+{
+    return (char *)m->data + (row * m->ld + col) * (int64_t)dg_dtype_bytes(m->dtype);
+}
+
+/* The scale columns that serve `cols`. */
+static range scales_of(const job *job, range cols)
+{
+    cut b = job->blocks;
+    return (range){(cols.first + b.phase) / b.step, (cols.last - 1 + b.phase) / b.step + 1};
+}
+
+/* The columns of scale column `index` within `cols`, counted from cols.first. */
+static range columns_of(const job *job, range cols, int64_t index)
+{
+    range block = step_of(job->blocks, index);
+    return (range){most(block.first, cols.first) - cols.first,
+                   least(block.last, cols.last) - cols.first};
+}
+
+/* How the kernels walk `cols`: from scale to scale, or column by column where blocks are narrow. */
+static dgi_blocks walk(const job *job, range cols)
+{
+    int64_t count = cols.last - cols.first;
+    if (job->narrow)
+        return (dgi_blocks){count, 1, 1};
+    range first = columns_of(job, cols, scales_of(job, cols).first);
+    return (dgi_blocks){count, first.last, job->blocks.step};
+}
+
+/* The multipliers for a walk over `cols` in a band: its scales, or their reciprocals. */
+static void load_multipliers(const job *job, int64_t band, range cols, bool reciprocal,
+                             float *multipliers)
+{
+    range scales = scales_of(job, cols);
+    for (int64_t j = scales.first; j < scales.last; j++) {
+        float scale = dgi_scale_at(&job->scale, band, j);
+        float multiplier = reciprocal ? dgi_scale_reciprocal(scale) : scale;
+        if (!job->narrow) {
+            multipliers[j - scales.first] = multiplier;
+            continue;
+        }
+        range columns = columns_of(job, cols, j);
+        for (int64_t c = columns.first; c < columns.last; c++)
+            multipliers[c] = multiplier;
     }
-    int64_t start = index * block - phase;
-    *first = start < 0 ? 0 : start;
-    *last = start + block < size ? start + block : size;
+}
+
+/*
+ * Copies past the caches: the target will not be read soon, and a cache line that is written whole
+ * need not be fetched first. Lines that are written in part go the ordinary way.
+ */
+static void stream_out(void *target, const void *source, size_t bytes)
+{
+#ifdef __SSE2__
+    size_t head = (size_t)(-(uintptr_t)target & 63);
+    if (head < bytes) {
+        memcpy(target, source, head);
+        char *to = (char *)target + head;
+        const char *from = (const char *)source + head;
+        bytes -= head;
+        for (; bytes >= 64; bytes -= 64, to += 64, from += 64)
+            for (int i = 0; i < 64; i += 16)
+                _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+        target = to, source = from;
+    }
+#endif
+    memcpy(target, source, bytes);
+}
+
+/* Streamed stores become visible to other threads. */
+static void finish_streaming(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
+
+/* ---- dynamic scales ------------------------------------------------------------------ */
+
+/* Raises amax[] (as a walk over `cols` goes) by what the rows hold. */
+static void find_amax(const job *job, range rows, range cols, uint32_t *amax)
+{
+    dgi_blocks blocks = walk(job, cols);
+    for (int64_t r = rows.first; r < rows.last; r++)
+        job->kernels->amax(at(&job->in, r, cols.first), job->in.dtype, blocks, amax);
+}
+
+/* Writes the scales of whole blocks from their amax[]. */
+static void store_scales(const job *job, const dg_quantize *q, int64_t band, range cols,
+                         const uint32_t *amax)
+{
+    range scales = scales_of(job, cols);
+    for (int64_t j = scales.first; j < scales.last; j++) {
+        uint32_t largest = job->narrow ? 0 : amax[j - scales.first];
+        if (job->narrow) {
+            range columns = columns_of(job, cols, j);
+            for (int64_t c = columns.first; c < columns.last; c++)
+                largest = amax[c] > largest ? amax[c] : largest;
+        }
+        float scale = dgi_dynamic_scale(dgi_f32_from_bits(largest), q->amax_floor, job->out.dtype,
+                                        q->rounding);
+        dgi_store_f32(job->scale.data, job->scale.dtype,
+                      band * job->scale.row_stride + j * job->scale.col_stride, scale, DG_SATURATE);
+    }
+}
+
+static void raise(_Atomic uint32_t *shared, uint32_t value)
+{
+    uint32_t seen = atomic_load_explicit(shared, memory_order_relaxed);
+    while (seen < value && !atomic_compare_exchange_weak_explicit(
+                               shared, &seen, value, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
+/*
+ * The scales of one band's whole blocks in `cols`, found by all threads together. At most
+ * PIECE_COLS columns, or a single block.
+ */
+static void find_scales_together(const job *job, const dg_quantize *q, int64_t band, range cols)
+{
+    cut pieces = cut_into(cols.last - cols.first, PIECE_COLS, 0);
+    range rows = step_of(job->bands, band);
+    int threads = threads_for(job, (rows.last - rows.first) * (cols.last - cols.first));
+    _Atomic uint32_t shared[PIECE_COLS];
+    uint32_t amax[PIECE_COLS];
+    int64_t count = least(pieces.size, PIECE_COLS);
+    for (int64_t i = 0; i < count; i++)
+        atomic_init(&shared[i], 0);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads) private(amax)
+    for (int64_t part = 0; part < job->parts; part++)
+        for (int64_t piece = 0; piece < pieces.count; piece++) {
+            range inside = step_of(pieces, piece);
+            memset(amax, 0, sizeof amax[0] * (size_t)count);
+            find_amax(job, part_of(job, band, part),
+                      (range){cols.first + inside.first, cols.first + inside.last}, amax);
+            for (int64_t i = 0; i < count; i++)
+                raise(&shared[i], amax[i]);
+        }
+    for (int64_t i = 0; i < count; i++)
+        amax[i] = atomic_load_explicit(&shared[i], memory_order_relaxed);
+    store_scales(job, q, band, cols, amax);
+}
+
+static void find_all_scales(const job *job, const dg_quantize *q)
+{
+    cut groups = job->blocks.step > PIECE_COLS ? job->blocks : job->strips;
+    for (int64_t band = 0; band < job->bands.count; band++)
+        for (int64_t group = 0; group < groups.count; group++)
+            find_scales_together(job, q, band, step_of(groups, group));
+}
+
+/* A given scale must be positive and finite. */
+static dg_status check_scales(const job *job)
+{
+    const dg_scale *s = &job->scale;
+    for (int64_t i = 0; i < s->rows; i++)
+        for (int64_t j = 0; j < s->cols; j++) {
+            float scale = dgi_scale_at(s, i, j);
+            if (!(scale > 0.0f && dgi_f32_is_finite(scale)))
+                return dgi_fail(DG_UNSUPPORTED_SCALE,
+                                "scale (%lld, %lld) is %g: a given scale must be positive and "
+                                "finite",
+                                (long long)i, (long long)j, (double)scale);
+        }
+    return DG_OK;
+}
+
+/* ---- the work on a piece, and who does which ----------------------------------------- */
+
+/* Works on `cols` of some rows of a band, and adds to *counts. */
+typedef void piece_work(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
+                        dg_quantize_counts *counts);
+
+static void encode_piece(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
+                         dg_quantize_counts *counts)
+{
+    float multipliers[PIECE_COLS];
+    uint8_t line[PIECE_COLS];
+    dgi_blocks blocks = walk(job, cols);
+    load_multipliers(job, band, cols, true, multipliers);
+    for (int64_t r = rows.first; r < rows.last; r++) {
+        const void *input = at(&job->in, r, cols.first);
+        uint8_t *codes = at(&job->out, r, cols.first);
+        job->kernels->encode(input, job->in.dtype, job->stream ? line : codes, job->out.dtype,
+                             blocks, multipliers, q->overflow);
+        if (job->stream)
+            stream_out(codes, line, (size_t)blocks.count);
+        if (q->counts != NULL)
+            job->kernels->count(input, job->in.dtype, job->out.dtype, blocks, multipliers, counts);
+    }
+}
+
+/* Whole blocks that fit the cache: amax, scales and codes in one go. */
+static void quantize_piece(const job *job, const dg_quantize *q, int64_t band, range rows,
+                           range cols, dg_quantize_counts *counts)
+{
+    uint32_t amax[PIECE_COLS];
+    memset(amax, 0, sizeof amax[0] * (size_t)least(cols.last - cols.first, PIECE_COLS));
+    find_amax(job, rows, cols, amax);
+    store_scales(job, q, band, cols, amax);
+    for (int64_t c = cols.first; c < cols.last; c += PIECE_COLS)
+        encode_piece(job, q, band, rows, (range){c, least(c + PIECE_COLS, cols.last)}, counts);
+}
+
+static void decode_piece(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
+                         dg_quantize_counts *counts)
+{
+    (void)q, (void)counts;
+    float multipliers[PIECE_COLS], line[PIECE_COLS];
+    dgi_blocks blocks = walk(job, cols);
+    load_multipliers(job, band, cols, false, multipliers);
+    for (int64_t r = rows.first; r < rows.last; r++) {
+        void *output = at(&job->out, r, cols.first);
+        job->kernels->decode(at(&job->in, r, cols.first), job->in.dtype,
+                             job->stream ? line : output, job->out.dtype, blocks, multipliers);
+        if (job->stream)
+            stream_out(output, line, (size_t)blocks.count * dg_dtype_bytes(job->out.dtype));
+    }
+}
+
+/* Does `work` on every piece. Pieces are independent, so the result is too of who does them. */
+static dg_quantize_counts work_all(const job *job, piece_work *work, const dg_quantize *q)
+{
+    int threads = threads_for(job, job->in.rows * job->in.cols);
+    int64_t saturated = 0, underflow = 0, non_finite = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : saturated, underflow, non_finite)
+    {
+        dg_quantize_counts mine = {0, 0, 0};
+#pragma omp for collapse(3) schedule(static)
+        for (int64_t band = 0; band < job->bands.count; band++)
+            for (int64_t part = 0; part < job->parts; part++)
+                for (int64_t strip = 0; strip < job->strips.count; strip++)
+                    work(job, q, band, part_of(job, band, part), step_of(job->strips, strip),
+                         &mine);
+        finish_streaming();
+        saturated += mine.saturated;
+        underflow += mine.underflow;
+        non_finite += mine.non_finite;
+    }
+    return (dg_quantize_counts){saturated, underflow, non_finite};
+}
+
+/* ---- the calls ----------------------------------------------------------------------- */
+
+/* A matrix without elements may still have scales: one for all of no rows, say. */
+static void scale_nothing(const dg_quantize *q)
+{
+    for (int64_t i = 0; i < q->scale.rows; i++)
+        for (int64_t j = 0; j < q->scale.cols; j++)
+            dgi_store_f32(
+                q->scale.data, q->scale.dtype, i * q->scale.row_stride + j * q->scale.col_stride,
+                dgi_dynamic_scale(0.0f, q->amax_floor, q->output.dtype, q->rounding), DG_SATURATE);
 }
 
 dg_status dgi_cpu_quantize(dg_context *context, const dg_quantize *q, void *stream)
 {
-    (void)context, (void)stream;
-    const dg_matrix *in = &q->input, *out = &q->output;
-    const dg_scale *s = &q->scale;
+    (void)stream;
+    bool dynamic = q->source == DG_SCALE_DYNAMIC;
     dg_quantize_counts counts = {0, 0, 0};
-    for (int64_t i = 0; i < s->rows; i++)
-        for (int64_t j = 0; j < s->cols; j++) {
-            int64_t r0, r1, c0, c1;
-            block_range(i, s->block_rows, s->row_phase, in->rows, &r0, &r1);
-            block_range(j, s->block_cols, s->col_phase, in->cols, &c0, &c1);
-            float scale;
-            if (q->source == DG_SCALE_GIVEN) {
-                scale = dgi_scale_at(s, i, j);
-            } else {
-                float amax = 0.0f;
-                for (int64_t r = r0; r < r1; r++)
-                    for (int64_t c = c0; c < c1; c++) {
-                        float x = fabsf(dgi_load_f32(in->data, in->dtype, r * in->ld + c));
-                        if (dgi_f32_is_finite(x) && x > amax)
-                            amax = x;
-                    }
-                scale = dgi_dynamic_scale(amax, q->amax_floor, out->dtype, q->rounding);
-                dgi_store_f32(s->data, s->dtype, i * s->row_stride + j * s->col_stride, scale,
-                              DG_SATURATE);
-            }
-            float inverse = 1.0f / scale;
-            for (int64_t r = r0; r < r1; r++)
-                for (int64_t c = c0; c < c1; c++) {
-                    float x = dgi_load_f32(in->data, in->dtype, r * in->ld + c);
-                    float y = x * inverse;
-                    uint8_t code = dgi_fp8_from_f32(out->dtype, y, q->overflow);
-                    ((uint8_t *)out->data)[r * out->ld + c] = code;
-                    bool nan = x != x;
-                    bool over = !nan && !dgi_f32_is_finite(dgi_f32_from_fp8(
-                                            out->dtype, dgi_fp8_from_f32(out->dtype, y,
-                                                                         DG_OVERFLOW_IEEE)));
-                    counts.saturated += over;
-                    counts.underflow += x != 0.0f && (code & 0x7F) == 0;
-                    counts.non_finite += !dgi_f32_is_finite(x);
-                }
-        }
+    if (q->input.rows == 0 || q->input.cols == 0) {
+        if (dynamic)
+            scale_nothing(q);
+    } else {
+        job job = plan(context, &q->input, &q->output, &q->scale, dynamic);
+        if (!dynamic)
+            DGI_TRY(check_scales(&job));
+        else if (!job.fused)
+            find_all_scales(&job, q);
+        counts = work_all(&job, job.fused ? quantize_piece : encode_piece, q);
+    }
     if (q->counts != NULL)
         *q->counts = counts;
     return DG_OK;
 }
 
-dg_status dgi_cpu_dequantize(dg_context *context, const dg_dequantize *q, void *stream)
+dg_status dgi_cpu_dequantize(dg_context *context, const dg_dequantize *d, void *stream)
 {
-    (void)context, (void)stream;
-    const dg_matrix *in = &q->input, *out = &q->output;
-    for (int64_t r = 0; r < in->rows; r++)
-        for (int64_t c = 0; c < in->cols; c++) {
-            float scale =
-                dgi_scale_at(&q->scale, dgi_scale_index(r, q->scale.block_rows, q->scale.row_phase),
-                             dgi_scale_index(c, q->scale.block_cols, q->scale.col_phase));
-            dgi_store_f32(out->data, out->dtype, r * out->ld + c,
-                          scale * dgi_load_f32(in->data, in->dtype, r * in->ld + c), DG_SATURATE);
-        }
+    (void)stream;
+    job job = plan(context, &d->input, &d->output, &d->scale, false);
+    work_all(&job, decode_piece, NULL);
     return DG_OK;
 }
