@@ -82,10 +82,11 @@ static const char *open_dnnl(int threads, const char *isa)
     omp_set_num_threads(threads); /* oneDNN's builds for OpenMP ask it for their threads */
     if (dnnl.library != NULL)
         return NULL;
-    const char *path = getenv("DEEPGEMM_ONEDNN");
-    void *library = dlopen(path != NULL ? path : "libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
+    const char *chosen = getenv("DEEPGEMM_ONEDNN");
+    void *library = dlopen(chosen != NULL ? chosen : "libdnnl.so.3", RTLD_NOW);
     if (library == NULL)
-        return "neither $DEEPGEMM_ONEDNN nor libdnnl.so.3 opens";
+        return chosen != NULL ? "the library that $DEEPGEMM_ONEDNN names does not open"
+                              : "libdnnl.so.3 is not found";
     dnnl.library = library;
     if (!find_functions())
         return "the library found lacks a function of oneDNN 3";

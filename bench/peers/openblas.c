@@ -55,13 +55,13 @@ static const char *open_blas(int threads, const char *isa)
 {
     if (blas.library == NULL) {
         choose_core(isa);
-        const char *const names[] = {getenv("DEEPGEMM_OPENBLAS"), "libscipy_openblas.so",
-                                     "libopenblas.so.0"};
-        for (int i = 0; i < 3 && blas.library == NULL; i++)
-            if (names[i] != NULL)
-                blas.library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        const char *chosen = getenv("DEEPGEMM_OPENBLAS");
+        blas.library = dlopen(chosen != NULL ? chosen : "libscipy_openblas.so", RTLD_NOW);
+        if (blas.library == NULL && chosen == NULL)
+            blas.library = dlopen("libopenblas.so.0", RTLD_NOW);
         if (blas.library == NULL)
-            return "neither $DEEPGEMM_OPENBLAS nor libscipy_openblas.so nor libopenblas.so.0 opens";
+            return chosen != NULL ? "the library that $DEEPGEMM_OPENBLAS names does not open"
+                                  : "neither libscipy_openblas.so nor libopenblas.so.0 is found";
         if (!find(&blas.sgemm, "cblas_sgemm") || !find(&blas.sgemv, "cblas_sgemv") ||
             !find(&blas.set_num_threads, "openblas_set_num_threads") ||
             !find(&blas.get_config, "openblas_get_config") ||

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* deepgemm bench: what its numbers must satisfy, case files, the plot, peers that are absent. */
+#include "test.h"
+#include "tool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/deepgemm-bench-XXXXXX";
+
+/* The path of a file of that content in the tests' own folder. */
+static const char *write_file(const char *name, const char *content)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(content, file);
+    fclose(file);
+    return path;
+}
+
+static void numbers_agree_with_each_other(void **state)
+{
+    (void)state;
+    const char *path = write_file("cases.txt", "# recipe m n k [a b d]\n"
+                                               "\n"
+                                               "block128 3 65 130\n"
+                                               "mx 2 64 64 e5m2 e4m3 f32\n"
+                                               "  token_channel 1 33 47 e4m3 e5m2 f16\n");
+    tool_result r = tool_run("",
+                             "bench --cases %s --seconds 0.02 --no-peers --threads 1 "
+                             "--weights rows --commit abc123 --json",
+                             path);
+    cJSON *root = tool_json(&r);
+    assert_string_equal(tool_string(root, "version"), dg_version());
+    assert_string_equal(tool_string(root, "commit"), "abc123");
+    assert_string_equal(tool_string(root, "fill"), "random");
+    assert_string_equal(tool_string(root, "weights"), "rows");
+    assert_string_equal(tool_string(root, "caches"), "cold");
+    assert_int_equal(tool_number(root, "threads"), 1);
+    double peak = tool_number(root, "peak_gflops");
+    assert_true(peak > 0);
+
+    static const char *const cases[] = {"block128 3 65 130 e4m3 e4m3 bf16",
+                                        "mx 2 64 64 e5m2 e4m3 f32",
+                                        "token_channel 1 33 47 e4m3 e5m2 f16"};
+    const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
+    for (int i = 0; i < 3; i++, row = row->next) {
+        assert_non_null(row);
+        assert_string_equal(tool_string(row, "case"), cases[i]);
+        double us = tool_number(row, "us"), floor_us = tool_number(row, "floor_us");
+        double flops = 2 * tool_number(row, "m") * tool_number(row, "n") * tool_number(row, "k");
+        assert_true(tool_number(row, "min_us") > 0);
+        assert_true(tool_number(row, "min_us") <= tool_number(row, "p10_us"));
+        assert_true(tool_number(row, "p10_us") <= us && us <= tool_number(row, "p90_us"));
+        assert_float_equal(tool_number(row, "tflops") * 1e6 * us / flops, 1, 1e-3);
+        assert_float_equal(tool_number(row, "floor_share") * us / floor_us, 1, 1e-3);
+        assert_true(floor_us * 1e3 * peak * 1.001 >= flops);
+        assert_true(floor_us * 1e3 * tool_number(row, "bandwidth_gbps") * 1.001 >=
+                    tool_number(row, "n") * tool_number(row, "k"));
+        assert_true(tool_number(row, "repeats") >= 3 && tool_number(row, "calls") >= 1);
+        assert_null(cJSON_GetObjectItem(row, "peer_us")->child);
+    }
+    assert_null(row);
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+static void case_files_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *content, *message;
+    } mistakes[] = {
+        {"tensor 1 2 3\nblock64 1 2 3\n", ":2: there is no recipe 'block64'"},
+        {"tensor 1 2\n", ":1: a case is 'recipe m n k [a b d]'"},
+        {"tensor 0 2 3\n", ":1: a case is 'recipe m n k [a b d]'"},
+        {"tensor 1 2 3 e4m3\n", ":1: a case is 'recipe m n k [a b d]'"},
+        {"tensor 1 2 3 e4m3 e4m3 bf16 fast\n", ":1: a case is 'recipe m n k [a b d]'"},
+        {"tensor 1 2 3 e4m3 e4m3 f64\n", ":1: there is no data type 'f64'"},
+    };
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        const char *path = write_file("wrong.txt", mistakes[i].content);
+        tool_result r = tool_run("", "bench --cases %s --json", path);
+        tool_expect(&r, 2);
+        assert_non_null(strstr(r.err, path));
+        assert_non_null(strstr(r.err, mistakes[i].message));
+        assert_string_equal(r.out, "");
+        tool_free(&r);
+    }
+    tool_result r = tool_run("", "bench --cases %s/absent.txt", folder);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "absent.txt: No such file or directory"));
+    tool_free(&r);
+}
+
+/* One point and one label in the plot for each M of the sweep, which has no gaps. */
+static void sweep_and_plot(void **state)
+{
+    (void)state;
+    tool_result r = tool_run("",
+                             "bench --sweep --n 8 --k 16 --recipe tensor --seconds 0.002 "
+                             "--no-peers --warm --plot %s/sweep.svg --json",
+                             folder);
+    cJSON *root = tool_json(&r);
+    assert_string_equal(tool_string(root, "caches"), "warm");
+    int rows = 0;
+    double last = 0;
+    for (const cJSON *row = cJSON_GetObjectItem(root, "rows")->child; row != NULL;
+         row = row->next) {
+        assert_true(tool_number(row, "m") > last);
+        last = tool_number(row, "m");
+        rows++;
+    }
+    assert_int_equal(last, 1024);
+    cJSON_Delete(root);
+    tool_free(&r);
+
+    char path[256], text[1 << 16];
+    snprintf(path, sizeof path, "%s/sweep.svg", folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    assert_int_equal(strncmp(text, "<svg ", 5), 0);
+    assert_string_equal(text + strlen(text) - 7, "</svg>\n");
+    assert_null(strstr(text, "nan"));
+    int circles = 0;
+    for (const char *at = text; (at = strstr(at, "<circle")) != NULL; at++)
+        circles++;
+    assert_int_equal(circles, rows);
+}
+
+static void quantize_stays_below_a_copy(void **state)
+{
+    (void)state;
+    tool_result r = tool_run("", "bench --quantize --m 64 --n 1 --k 300 --seconds 0.02 --json");
+    cJSON *root = tool_json(&r);
+    const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
+    double bytes = 64 * (300 * 3 + 3 * 4); /* BF16 in, a code and a third of 128 scales out */
+    assert_float_equal(tool_number(row, "gbps") * 1e3 * tool_number(row, "us") / bytes, 1, 1e-3);
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+static void absent_peers_are_named(void **state)
+{
+    (void)state;
+    tool_result r = tool_run("DEEPGEMM_OPENBLAS=/absent.so DEEPGEMM_ONEDNN=/absent.so",
+                             "bench --m 1 --n 8 --k 8 --seconds 0.002 --warm --json");
+    cJSON *root = tool_json(&r), *peers = cJSON_GetObjectItem(root, "peers");
+    assert_non_null(strstr(tool_string(peers, "openblas_sgemv"), "$DEEPGEMM_OPENBLAS"));
+    assert_non_null(strstr(tool_string(peers, "onednn_bf16"), "$DEEPGEMM_ONEDNN"));
+    assert_null(cJSON_GetObjectItem(cJSON_GetObjectItem(root, "rows")->child, "peer_us")->child);
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"cases.txt", "wrong.txt", "sweep.svg"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_agree_with_each_other),
+        cmocka_unit_test(case_files_that_are_wrong),
+        cmocka_unit_test(sweep_and_plot),
+        cmocka_unit_test(quantize_stays_below_a_copy),
+        cmocka_unit_test(absent_peers_are_named),
+    };
+    test_begin(argc, argv);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* The tool's frame: help, options, exit codes, and messages that say what was wrong. */
+#include "test.h"
+#include "tool.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void version_is_the_librarys(void **state)
+{
+    (void)state;
+    char expected[64];
+    snprintf(expected, sizeof expected, "deepgemm %s\n", dg_version());
+    tool_result r = tool_run("", "--version");
+    tool_expect(&r, 0);
+    assert_string_equal(r.out, expected);
+    assert_string_equal(r.err, "");
+    tool_free(&r);
+}
+
+static void help_goes_where_it_was_asked_for(void **state)
+{
+    (void)state;
+    tool_result asked = tool_run("", "--help"), not_asked = tool_run("", "%s", "");
+    tool_expect(&asked, 0);
+    tool_expect(&not_asked, 2);
+    assert_string_equal(asked.err, "");
+    assert_string_equal(not_asked.out, "");
+    assert_string_equal(asked.out, not_asked.err);
+    assert_non_null(strstr(asked.out, "\n  info "));
+    assert_non_null(strstr(asked.out, "\n  bench "));
+    tool_free(&asked);
+    tool_free(&not_asked);
+}
+
+static void help_of_commands(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"info", "bench"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s-help.txt", commands[i]);
+        /* --help wins over whatever stands before it. */
+        tool_result r = tool_run("", "%s --json --help", commands[i]);
+        tool_expect(&r, 0);
+        assert_string_equal(r.err, "");
+        tool_golden(r.out, name);
+        tool_free(&r);
+    }
+}
+
+static void misuse(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *message;
+    } mistakes[] = {
+        {"multiply", "deepgemm: there is no command 'multiply'; see deepgemm --help\n"},
+        {"info --jsn", "deepgemm: info has no option --jsn; see deepgemm info --help\n"},
+        {"info -j", "deepgemm: info has no option -j; see deepgemm info --help\n"},
+        {"info --json=1", "deepgemm: --json takes no value\n"},
+        {"info here", "deepgemm: info does not take 'here'; see deepgemm info --help\n"},
+        {"info -- --json", "deepgemm: info does not take '--json'; see deepgemm info --help\n"},
+        {"bench --m", "deepgemm: --m needs a value: M\n"},
+        {"bench --m=", "deepgemm: --m takes a whole number from 0 to 2147483647, not ''\n"},
+        {"bench --m -1", "deepgemm: --m takes a whole number from 0 to 2147483647, not '-1'\n"},
+        {"bench --m 2147483648",
+         "deepgemm: --m takes a whole number from 0 to 2147483647, not '2147483648'\n"},
+        {"bench --m 4x", "deepgemm: --m takes a whole number from 0 to 2147483647, not '4x'\n"},
+        {"bench --seconds nan", "deepgemm: --seconds takes a number, not 'nan'\n"},
+        {"bench --weights pack", "deepgemm: --weights takes packed|rows, not 'pack'\n"},
+    };
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        tool_result r = tool_run("", "%s", mistakes[i].arguments);
+        tool_expect(&r, 2);
+        assert_string_equal(r.err, mistakes[i].message);
+        assert_string_equal(r.out, "");
+        tool_free(&r);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(version_is_the_librarys),
+        cmocka_unit_test(help_goes_where_it_was_asked_for),
+        cmocka_unit_test(help_of_commands),
+        cmocka_unit_test(misuse),
+    };
+    return test_run(argc, argv, tests);
+}
