@@ -14,6 +14,8 @@ static pthread_mutex_t parser = PTHREAD_MUTEX_INITIALIZER;
 
 dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON **object)
 {
+    if (bytes == 0)
+        return dgi_fail(DG_BAD_FILE, "%s is empty", what);
     /* A copy with a final zero: cJSON before 1.7.18 may read one byte beyond the length. */
     char *copy = malloc(bytes + 1);
     if (copy == NULL)
@@ -42,8 +44,7 @@ dg_status dgi_json_parse_file(const char *path, cJSON **object)
 {
     dgi_map map;
     DGI_TRY(dgi_file_map(path, &map));
-    dg_status status = map.bytes == 0 ? dgi_fail(DG_BAD_FILE, "%s is empty", path)
-                                      : dgi_json_parse(map.data, map.bytes, path, object);
+    dg_status status = dgi_json_parse(map.data, map.bytes, path, object);
     dgi_file_unmap(&map);
     return status;
 }
@@ -65,4 +66,12 @@ const cJSON *dgi_json_get(const cJSON *object, const char *name)
 const char *dgi_json_string(const cJSON *item)
 {
     return cJSON_GetStringValue(item);
+}
+
+char *dgi_json_quote(const char *text)
+{
+    cJSON *item = cJSON_CreateString(text);
+    char *quoted = cJSON_PrintUnformatted(item);
+    cJSON_Delete(item);
+    return quoted;
 }

@@ -22,4 +22,8 @@ const cJSON *dgi_json_get(const cJSON *object, const char *name);
 /* A string's text, or NULL for anything else. */
 const char *dgi_json_string(const cJSON *item);
 
+/* `text` as a JSON string with its quotes, to be released with cJSON_free(); NULL without memory.
+ */
+char *dgi_json_quote(const char *text);
+
 #endif
