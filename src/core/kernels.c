@@ -1,9 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /* The kernel table's public face. */
-#include "core/status.h"
+#include "core/kernels.h"
+
+#include <string.h>
+
+#define DGI_KERNEL(backend, architecture, name, tile_m, tile_n, tile_k)                            \
+    {name, #backend, #architecture, tile_m, tile_n, tile_k},
+static const dg_kernel_info kernels[] = {
+#include "core/kernels.def"
+};
+#undef DGI_KERNEL
+
+enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
 dg_status dg_kernel_at(int32_t index, dg_kernel_info *info)
 {
-    (void)info;
-    return dgi_fail(DG_NOT_FOUND, "there is no kernel %d", index);
+    if (info == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "info is NULL");
+    if (index < 0 || index >= KERNELS)
+        return dgi_fail(DG_NOT_FOUND, "there is no kernel %d: the table has %d rows", index,
+                        KERNELS);
+    *info = kernels[index];
+    return DG_OK;
+}
+
+const dg_kernel_info *dgi_kernel_find(const char *name)
+{
+    for (int32_t i = 0; i < KERNELS; i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            return &kernels[i];
+    return NULL;
 }

@@ -12,25 +12,27 @@ static dg_status cpu_open(dg_context *context, const dg_context_options *options
     if (cpu == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CPU context");
     cpu->threads = options->threads > 0 ? options->threads : omp_get_max_threads();
+    dg_status status = dgi_cpu_choose(cpu, options);
+    if (status != DG_OK) {
+        free(cpu);
+        return status;
+    }
+    dgi_workspaces_open(&cpu->workspaces);
     context->state = cpu;
     return DG_OK;
 }
 
 static void cpu_close(dg_context *context)
 {
-    free(context->state);
+    dgi_cpu *cpu = context->state;
+    dgi_workspaces_close(&cpu->workspaces);
+    free(cpu);
 }
 
 static void cpu_device_info(const dg_context *context, dg_device_info *info)
 {
     const dgi_cpu *cpu = context->state;
-    *info = (dg_device_info){"CPU", "generic", cpu->threads};
-}
-
-static dg_status cpu_kernel_usable(const dg_context *context, const char *name)
-{
-    (void)context;
-    return dgi_fail(DG_NOT_FOUND, "there is no kernel named %s", name);
+    *info = (dg_device_info){cpu->name, dgi_isa_name(cpu->isa), cpu->threads};
 }
 
 static dg_status cpu_memory_alloc(dg_context *context, size_t bytes, void **memory)
@@ -68,7 +70,7 @@ const dgi_backend dgi_backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .device_info = cpu_device_info,
-    .kernel_usable = cpu_kernel_usable,
+    .kernel_usable = dgi_cpu_kernel_usable,
     .memory_alloc = cpu_memory_alloc,
     .memory_free = cpu_memory_free,
     .memory_copy = cpu_memory_copy,

@@ -1,101 +1,321 @@
 /* SPDX-License-Identifier: MIT */
-/* GEMM on the CPU. */
+/*
+ * The GEMM driver: what is the same for every micro-kernel. For a block of rows of A at a time, all
+ * threads decode it; then each computes its part of D, panels of B by blocks of K:
+ *
+ *     for each tile of columns          sums = 0
+ *         for each block of K           fetch (pack, decode) B into the L1 cache
+ *             for each tile of rows     micro-kernel: sums += scaled products
+ *         epilogue: sums to D
+ */
 #include "core/formats.h"
 #include "cpu/cpu.h"
 
+#include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
-static float value_at(const dg_matrix *m, const dg_scale *s, int64_t r, int64_t c)
+typedef struct job {
+    const dg_gemm *gemm;
+    const dgi_cpu_kernel *kernel;
+    dgi_cpu_plan plan;
+    /* B: packed panels `b_stride` bytes apart, or rows. */
+    const uint8_t *b;
+    int64_t b_stride;
+    bool packed;
+    dg_dtype b_dtype;
+    dg_scale scale_b;
+    /* The rows of A in work: decoded, block by block of K, and their scales [segment][row]. */
+    int64_t first_row, rows;
+    char *a;
+    float *scale_a;
+    char *threads; /* each thread's scratch memory */
+} job;
+
+/* ---- workspace ----------------------------------------------------------------------- */
+
+/* Byte offsets into the workspace, and within one thread's scratch memory. */
+typedef struct layout {
+    size_t scale_a, threads, total;
+    size_t decoded, scale_b, sums, thread_bytes;
+} layout;
+
+static size_t aligned(int64_t bytes)
 {
-    return dgi_load_f32(m->data, m->dtype, r * m->ld + c) *
-           dgi_scale_at(s, dgi_scale_index(r, s->block_rows, s->row_phase),
-                        dgi_scale_index(c, s->block_cols, s->col_phase));
+    return ((size_t)bytes + DGI_WORKSPACE_ALIGNMENT - 1) / DGI_WORKSPACE_ALIGNMENT *
+           DGI_WORKSPACE_ALIGNMENT;
 }
 
-dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *g, void *stream)
+static layout layout_of(const dgi_cpu_plan *plan)
 {
-    (void)context, (void)stream;
-    dg_matrix b = g->b;
-    dg_scale scale_b = g->scale_b;
-    if (g->weights != NULL) {
-        b = g->weights->b, scale_b = g->weights->scale;
-        b.data = g->weights->data, b.ld = b.cols;
-        scale_b.data = (char *)g->weights->data + (b.rows * b.cols + 255) / 256 * 256;
-        scale_b.row_stride = scale_b.cols, scale_b.col_stride = 1;
-    }
-    for (int64_t i = 0; i < g->d.rows; i++)
-        for (int64_t j = 0; j < g->d.cols; j++) {
-            float sum = 0.0f;
-            for (int64_t k = 0; k < g->a.cols; k++)
-                sum += value_at(&g->a, &g->scale_a, i, k) * value_at(&b, &scale_b, j, k);
-            sum *= g->alpha;
-            if (g->beta != 0.0f)
-                sum += g->beta * dgi_load_f32(g->c.data, g->c.dtype, i * g->c.ld + j);
-            if (g->bias.dtype != DG_NONE)
-                sum += dgi_load_f32(g->bias.data, g->bias.dtype, j);
-            if (dgi_is_fp8(g->d.dtype))
-                sum *= 1.0f / dgi_scale_at(&g->scale_d,
-                                           dgi_scale_index(i, g->scale_d.block_rows, g->scale_d.row_phase),
-                                           dgi_scale_index(j, g->scale_d.block_cols, g->scale_d.col_phase));
-            dgi_store_f32(g->d.data, g->d.dtype, i * g->d.ld + j, sum, DG_SATURATE);
+    const int64_t columns = plan->tile_panels * DGI_PANEL;
+    layout l;
+    l.scale_a = aligned(plan->block_rows * plan->depth * plan->element_bytes);
+    l.threads = l.scale_a + aligned(plan->segments * plan->block_rows * (int64_t)sizeof(float));
+    l.decoded = aligned(columns * DGI_DEPTH);
+    l.scale_b = l.decoded + aligned(plan->direct ? 0 : columns * DGI_DEPTH * plan->element_bytes);
+    l.sums = l.scale_b + aligned(DGI_BLOCK_SEGMENTS * columns * (int64_t)sizeof(float));
+    int64_t part_rows = dgi_ceil_div(plan->block_rows, plan->parts_m);
+    l.thread_bytes = l.sums + aligned(part_rows * columns * (int64_t)sizeof(float));
+    l.total = l.threads + (size_t)(plan->parts_m * plan->parts_n) * l.thread_bytes;
+    return l;
+}
+
+/* ---- operands ------------------------------------------------------------------------ */
+
+/* Decodes rows `first` to `last` of the block of rows in work, and spreads their scales. */
+static void decode_rows(const job *job, int64_t first, int64_t last)
+{
+    const dg_matrix *a = &job->gemm->a;
+    const dg_scale *scale = &job->gemm->scale_a;
+    const int64_t bytes = job->kernel->element_bytes;
+    float *scale_a = job->scale_a;
+    dgi_k_walk walk = dgi_k_begin(a->cols, scale, &job->scale_b);
+    for (dgi_k_block block; dgi_k_next(&walk, &block);) {
+        for (int64_t r = first; r < last; r++) {
+            int64_t row = job->first_row + r;
+            const uint8_t *codes = (const uint8_t *)a->data + row * a->ld;
+            char *out = job->a + (block.position * job->rows + r * block.depth) * bytes;
+            int64_t scale_row = dgi_scale_index(row, scale->block_rows, scale->row_phase);
+            for (int i = 0; i < block.count; i++) {
+                const dgi_k_segment *s = &block.segments[i];
+                job->kernel->decode_a(codes + s->k, a->dtype, s->length, out);
+                out += s->quads * DGI_QUAD * bytes;
+                scale_a[i * job->rows + r] = dgi_scale_at(scale, scale_row, s->scale_a);
+            }
         }
+        scale_a += block.count * job->rows;
+    }
+}
+
+/* The scales of columns `first` to `last` of D at one column of the scale array. */
+static void spread_scales(const dg_scale *scale, int64_t first, int64_t last, int64_t column,
+                          float *out)
+{
+    for (int64_t n = first; n < last;) {
+        int64_t row = dgi_scale_index(n, scale->block_rows, scale->row_phase);
+        int64_t end =
+            scale->block_rows == 0 ? last : (row + 1) * scale->block_rows - scale->row_phase;
+        float value = dgi_scale_at(scale, row, column);
+        for (; n < end && n < last; n++)
+            *out++ = value;
+    }
+}
+
+/*
+ * One block of K of `panels` panels as packed lines: the packed weights themselves where their
+ * lines match the segments, otherwise packed into `lines`. Returns the lines and their stride.
+ */
+static const uint8_t *fetch(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block,
+                            uint8_t *lines, int64_t *stride)
+{
+    bool whole = job->packed;
+    for (int i = 0; i < block->count; i++)
+        whole = whole && block->segments[i].whole;
+    if (whole) {
+        *stride = job->b_stride;
+        return job->b + panel * job->b_stride + block->segments[0].packed_line * DGI_LINE_BYTES;
+    }
+    *stride = block->depth * DGI_PANEL;
+    for (int32_t p = 0; p < panels; p++) {
+        int64_t row = (panel + p) * DGI_PANEL;
+        int64_t rows = job->plan.n - row < DGI_PANEL ? job->plan.n - row : DGI_PANEL;
+        uint8_t *to = lines + p * *stride;
+        for (int i = 0; i < block->count; i++) {
+            const dgi_k_segment *s = &block->segments[i];
+            uint8_t unpacked[DGI_PANEL * DGI_DEPTH];
+            const uint8_t *from = unpacked;
+            int64_t ld = DGI_DEPTH;
+            if (job->packed) {
+                const uint8_t *packed = job->b + (panel + p) * job->b_stride;
+                dgi_cpu_unpack(packed + s->packed_line * DGI_LINE_BYTES, s->packed_skip, s->length,
+                               rows, unpacked, ld);
+            } else {
+                from = job->b + row * job->b_stride + s->k;
+                ld = job->b_stride;
+            }
+            job->kernel->pack(from, ld, rows, s->length, to);
+            to += s->quads * DGI_LINE_BYTES;
+        }
+    }
+    return lines;
+}
+
+/* ---- the product --------------------------------------------------------------------- */
+
+/* Rows `first` to `last` of the block in work by `panels` panels from `panel` on. */
+static void compute_tiles(const job *job, int64_t first, int64_t last, int64_t panel,
+                          int32_t panels, char *scratch)
+{
+    const dgi_cpu_plan *plan = &job->plan;
+    const layout at = layout_of(plan);
+    const int64_t columns = panels * DGI_PANEL, column = panel * DGI_PANEL;
+    const int64_t valid = plan->n - column < columns ? plan->n - column : columns;
+    const int64_t tiles = dgi_ceil_div(last - first, plan->tile_rows);
+    float *scale_b = (float *)(scratch + at.scale_b), *sums = (float *)(scratch + at.sums);
+    const float *scale_a = job->scale_a;
+
+    memset(sums, 0, (size_t)((last - first) * columns) * sizeof *sums);
+    dgi_k_walk walk = dgi_k_begin(plan->k, &job->gemm->scale_a, &job->scale_b);
+    for (dgi_k_block block; dgi_k_next(&walk, &block);) {
+        dgi_cpu_tile tile = {.panels = panels,
+                             .segments = block.count,
+                             .segment = block.segments,
+                             .a_stride = block.depth * plan->element_bytes,
+                             .b_dtype = job->b_dtype,
+                             .scale_a_stride = job->rows,
+                             .scale_b = scale_b,
+                             .sums_stride = columns};
+        for (int i = 0; i < block.count; i++)
+            spread_scales(&job->scale_b, column, column + valid, block.segments[i].scale_b,
+                          scale_b + i * columns);
+        tile.b = fetch(job, panel, panels, &block, (uint8_t *)scratch, &tile.b_stride);
+        if (!plan->direct) {
+            job->kernel->decode_b(tile.b, tile.b_stride, job->b_dtype, panels,
+                                  block.depth / DGI_QUAD, scratch + at.decoded);
+            tile.b = scratch + at.decoded;
+        }
+        for (int64_t t = 0; t < tiles; t++) {
+            int64_t row = first + dgi_share(last - first, tiles, t);
+            tile.rows = (int32_t)(first + dgi_share(last - first, tiles, t + 1) - row);
+            tile.a =
+                job->a + block.position * job->rows * plan->element_bytes + row * tile.a_stride;
+            tile.scale_a = scale_a + row;
+            tile.sums = sums + (row - first) * columns;
+            (plan->direct ? job->kernel->direct : job->kernel->tile)(&tile);
+        }
+        scale_a += block.count * job->rows;
+    }
+    dgi_cpu_result result = {job->gemm, job->first_row + first, column, last - first, valid, sums,
+                             columns};
+    job->kernel->finish(&result);
+}
+
+/* Part `part` of the block of rows in work. */
+static void compute_part(const job *job, int32_t part, char *scratch)
+{
+    const dgi_cpu_plan *plan = &job->plan;
+    const int32_t part_m = part / plan->parts_n, part_n = part % plan->parts_n;
+    const int64_t row = dgi_share(job->rows, plan->parts_m, part_m);
+    const int64_t row_end = dgi_share(job->rows, plan->parts_m, part_m + 1);
+    const int64_t panel = dgi_share(plan->panels, plan->parts_n, part_n);
+    const int64_t count = dgi_share(plan->panels, plan->parts_n, part_n + 1) - panel;
+    const int64_t groups = dgi_ceil_div(count, plan->tile_panels);
+    if (row == row_end)
+        return;
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t begin = dgi_share(count, groups, g), end = dgi_share(count, groups, g + 1);
+        compute_tiles(job, row, row_end, panel + begin, (int32_t)(end - begin), scratch);
+    }
+}
+
+static void compute(const job *shared)
+{
+    const dgi_cpu_plan *plan = &shared->plan;
+    const int32_t parts = plan->parts_m * plan->parts_n;
+    const size_t scratch_bytes = layout_of(plan).thread_bytes;
+#pragma omp parallel num_threads(parts)
+    {
+        const int32_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        char *scratch = shared->threads + (size_t)thread * scratch_bytes;
+        job job = *shared;
+        for (job.first_row = 0; job.first_row < plan->m; job.first_row += job.rows) {
+            int64_t left = plan->m - job.first_row;
+            job.rows = left < plan->block_rows ? left : plan->block_rows;
+            decode_rows(&job, dgi_share(job.rows, threads, thread),
+                        dgi_share(job.rows, threads, thread + 1));
+#pragma omp barrier
+            for (int32_t part = thread; part < parts; part += threads)
+                compute_part(&job, part, scratch);
+#pragma omp barrier
+        }
+    }
+}
+
+/* ---- the backend's functions --------------------------------------------------------- */
+
+static job job_of(const dgi_cpu *cpu, const dg_gemm *g)
+{
+    job job = {.gemm = g, .kernel = cpu->kernel};
+    if (g->weights != NULL) {
+        job.packed = true;
+        job.b = g->weights->data;
+        job.b_dtype = g->weights->b.dtype;
+        job.scale_b = dgi_cpu_packed_scale(g->weights);
+        job.b_stride = dgi_packed_lines(g->a.cols, &job.scale_b) * DGI_LINE_BYTES;
+    } else {
+        job.b = g->b.data;
+        job.b_dtype = g->b.dtype;
+        job.scale_b = g->scale_b;
+        job.b_stride = g->b.ld;
+    }
+    const dgi_cpu_tiling tiling = {cpu->info->tile_m, cpu->info->tile_n / DGI_PANEL,
+                                   cpu->kernel->element_bytes, cpu->kernel->direct != NULL};
+    job.plan = dgi_cpu_plan_make(g->d.rows, g->d.cols, g->a.cols, &g->scale_a, &job.scale_b,
+                                 &tiling, cpu->threads);
+    return job;
+}
+
+dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
+{
+    (void)stream;
+    dgi_cpu *cpu = context->state;
+    job job = job_of(cpu, gemm);
+    const layout at = layout_of(&job.plan);
+    void *memory = gemm->workspace;
+    if (memory == NULL)
+        DGI_TRY(dgi_workspace_take(&cpu->workspaces, at.total, &memory));
+    job.a = memory;
+    job.scale_a = (float *)((char *)memory + at.scale_a);
+    job.threads = (char *)memory + at.threads;
+    compute(&job);
+    if (gemm->workspace == NULL)
+        dgi_workspace_give_back(&cpu->workspaces, memory);
     return DG_OK;
 }
 
 dg_status dgi_cpu_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
 {
-    (void)context, (void)gemm;
-    *bytes = 0;
+    job job = job_of(context->state, gemm);
+    *bytes = layout_of(&job.plan).total;
     return DG_OK;
 }
 
 dg_status dgi_cpu_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 {
-    (void)context, (void)gemm;
+    dgi_cpu *cpu = context->state;
+    job job = job_of(cpu, gemm);
+    void *memory;
+    DGI_TRY(dgi_workspace_take(&cpu->workspaces, layout_of(&job.plan).total, &memory));
+    dgi_workspace_give_back(&cpu->workspaces, memory);
     return DG_OK;
 }
 
 dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
                                size_t *text_bytes)
 {
-    (void)context, (void)gemm, (void)text;
-    *text_bytes = 1;
-    return DG_OK;
-}
-
-dg_status dgi_cpu_weights_bytes(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
-                                size_t *bytes)
-{
-    (void)context;
-    *bytes = (size_t)((b->rows * b->cols + 255) / 256 * 256) +
-             (size_t)(scale_b->rows * scale_b->cols) * dg_dtype_bytes(scale_b->dtype);
-    return DG_OK;
-}
-
-dg_status dgi_cpu_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *s,
-                               dg_weights *w, void *stream)
-{
-    (void)context, (void)stream;
-    for (int64_t r = 0; r < b->rows; r++)
-        memcpy((char *)w->data + r * b->cols, (char *)b->data + r * b->ld, (size_t)b->cols);
-    char *scales = (char *)w->data + (b->rows * b->cols + 255) / 256 * 256;
-    for (int64_t r = 0; r < s->rows; r++)
-        for (int64_t c = 0; c < s->cols; c++)
-            dgi_store_f32(scales, s->dtype, r * s->cols + c, dgi_scale_at(s, r, c), DG_SATURATE);
-    return DG_OK;
-}
-
-dg_status dgi_cpu_weights_unpack(dg_context *context, const dg_weights *w, const dg_matrix *b,
-                                 const dg_scale *s, void *stream)
-{
-    (void)context, (void)stream;
-    for (int64_t r = 0; r < b->rows; r++)
-        memcpy((char *)b->data + r * b->ld, (char *)w->data + r * b->cols, (size_t)b->cols);
-    char *scales = (char *)w->data + (b->rows * b->cols + 255) / 256 * 256;
-    for (int64_t r = 0; r < s->rows; r++)
-        for (int64_t c = 0; c < s->cols; c++)
-            dgi_store_f32(s->data, s->dtype, r * s->row_stride + c * s->col_stride,
-                          dgi_load_f32(scales, s->dtype, r * s->cols + c), DG_SATURATE);
+    const dgi_cpu *cpu = context->state;
+    job job = job_of(cpu, gemm);
+    const dgi_cpu_plan *plan = &job.plan;
+    char *whole = NULL;
+    size_t length = 0;
+    FILE *stream = open_memstream(&whole, &length);
+    if (stream == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the explanation");
+    dgi_cpu_explain_choice(cpu, stream);
+    fprintf(stream, "tile %d x %d of D, %s\n", plan->tile_rows, plan->tile_panels * DGI_PANEL,
+            plan->direct ? "weights decoded in registers" : "weights decoded into the L1 cache");
+    fprintf(stream, "weights %s, K in %lld segments\n",
+            job.packed ? "packed" : "row-major: packed on the fly", (long long)plan->segments);
+    fprintf(stream, "threads %d over N x %d over M, %lld rows at a time\n", plan->parts_n,
+            plan->parts_m, (long long)plan->block_rows);
+    bool failed = ferror(stream) != 0;
+    if (fclose(stream) != 0 || failed) {
+        free(whole);
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the explanation");
+    }
+    if (*text_bytes != 0)
+        snprintf(text, *text_bytes, "%s", whole);
+    *text_bytes = length + 1;
+    free(whole);
     return DG_OK;
 }
