@@ -54,11 +54,15 @@ int bench_copies(size_t bytes);
 /* Seconds a call. One repeat is `calls` calls in a row. */
 typedef struct bench_time {
     double median, min, p10, p90;
+    double others; /* processors that other processes kept busy meanwhile, e.g. 0.05 */
     int repeats;
     int64_t calls;
 } bench_time;
 
-/* Times call(state, 0), call(state, 1), ... for about `seconds`, after a warm-up. */
+/*
+ * Times call(state, 0), call(state, 1), ... for about `seconds`, after a warm-up; again, a few
+ * times at most, while other processes disturb it.
+ */
 bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, double seconds);
 
 /* ---- limits of the machine (limits.c) ------------------------------------------------ */
@@ -79,6 +83,7 @@ typedef struct bench_setup {
     dg_device_info device;
     double peak; /* bench_peak() */
     const char *peak_what;
+    double bandwidth; /* bench_read_bandwidth(), when the run began */
     bench_fill fill;
     bool packed, warm;
     double seconds;                             /* for each measurement */

@@ -98,6 +98,7 @@ static cJSON *row_json(const bench_setup *setup, const bench_result *r)
     add_measured(row, "min_us", r->time.min * 1e6);
     add_measured(row, "p10_us", r->time.p10 * 1e6);
     add_measured(row, "p90_us", r->time.p90 * 1e6);
+    add_measured(row, "others", r->time.others);
     cJSON_AddNumberToObject(row, "repeats", r->time.repeats);
     cJSON_AddNumberToObject(row, "calls", (double)r->time.calls);
     add_measured(row, "tflops", r->flops / r->time.median * 1e-12);

@@ -35,27 +35,36 @@ static void add_line(bench_cases *cases, const char *line)
         bench_cases_add(cases, item);
 }
 
+static void add_shape(bench_cases *cases, const request *r, int64_t m)
+{
+    int64_t n = r->quantize && r->n == 0 ? 1 : r->n; /* which has no N */
+    char *line = cli_format("%s %lld %lld %lld", r->recipe == NULL ? "block128" : r->recipe,
+                            (long long)m, (long long)n, (long long)r->k);
+    add_line(cases, line);
+    free(line);
+}
+
 static bench_cases find_cases(const request *r)
 {
     bench_cases cases = {0};
-    bool shape = r->n > 0 && r->k > 0;
-    if (r->sweep && !shape)
-        cli_misuse("--sweep needs --n and --k");
-    if (r->file != NULL && (shape || r->m > 0))
-        cli_misuse("either --cases or --m, --n and --k");
-    if (!shape && (r->m > 0 || r->n > 0 || r->k > 0))
-        cli_misuse("a shape is --m, --n and --k together");
+    bool shape = r->recipe != NULL || r->m > 0 || r->n > 0 || r->k > 0;
+    if (r->file != NULL && shape)
+        cli_misuse("either --cases, or --recipe, --m, --n and --k");
+    if (r->sweep && (r->m > 0 || r->n == 0 || r->k == 0))
+        cli_misuse("--sweep needs --n and --k, and chooses M itself");
+    if (!r->sweep && shape && (r->m == 0 || (r->n == 0 && !r->quantize) || r->k == 0))
+        cli_misuse("a shape is --m, --n and --k together, each at least 1");
+
     if (r->file != NULL)
         bench_cases_read(&cases, r->file);
-    for (int i = 0; !shape && r->file == NULL && i < COUNT(default_cases); i++)
-        add_line(&cases, default_cases[i]);
-    for (int i = 0; shape && i < (r->sweep ? COUNT(sweep_sizes) : 1); i++) {
-        char *line = cli_format("%s %lld %lld %lld", r->recipe,
-                                (long long)(r->sweep ? sweep_sizes[i] : r->m), (long long)r->n,
-                                (long long)r->k);
-        add_line(&cases, line);
-        free(line);
-    }
+    else if (r->sweep)
+        for (int i = 0; i < COUNT(sweep_sizes); i++)
+            add_shape(&cases, r, sweep_sizes[i]);
+    else if (shape)
+        add_shape(&cases, r, r->m);
+    else
+        for (int i = 0; i < COUNT(default_cases); i++)
+            add_line(&cases, default_cases[i]);
     return cases;
 }
 
@@ -82,7 +91,8 @@ static void plot_sweep(const request *r, const bench_result *results, int count)
         }
         series[s] = (bench_series){s == 0 ? "deepgemm" : bench_peers[s - 1]->name, y};
     }
-    char *title = cli_format("%s, N = %lld, K = %lld", r->recipe, (long long)r->n, (long long)r->k);
+    char *title = cli_format("%s, N = %lld, K = %lld", results[0].item.recipe->name,
+                             (long long)r->n, (long long)r->k);
     bench_plot(r->plot, title, "M", "GFLOP/s", x, count, series, 1 + bench_peer_count);
     free(title);
     for (int s = 0; s <= bench_peer_count; s++)
@@ -101,6 +111,7 @@ static int run(const request *r, double seconds)
     cli_check(dg_get_device_info(setup.context, &setup.device), "asking for the processor");
     open_peers(&setup, r);
     setup.peak = bench_peak(setup.device.architecture, setup.device.units, &setup.peak_what);
+    setup.bandwidth = bench_read_bandwidth(setup.device.units);
 
     bench_result *results = cli_alloc((size_t)cases.count * sizeof *results);
     cli_progress progress = cli_progress_start("bench", cases.count);
@@ -124,7 +135,7 @@ static int run(const request *r, double seconds)
 
 int cli_bench(int argc, char **argv)
 {
-    request r = {.recipe = "block128", .options = DG_CONTEXT_OPTIONS_INIT};
+    request r = {.options = DG_CONTEXT_OPTIONS_INIT};
     double seconds = 0.5;
     const cli_option options[] = {
         {"cases", "FILE", CLI_TEXT, &r.file, "one case a line: recipe m n k [a b d types]"},

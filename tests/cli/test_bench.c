@@ -137,7 +137,7 @@ static void sweep_and_plot(void **state)
 static void quantize_stays_below_a_copy(void **state)
 {
     (void)state;
-    tool_result r = tool_run("", "bench --quantize --m 64 --n 1 --k 300 --seconds 0.02 --json");
+    tool_result r = tool_run("", "bench --quantize --m 64 --k 300 --seconds 0.02 --json");
     cJSON *root = tool_json(&r);
     const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
     double bytes = 64 * (300 * 3 + 3 * 4); /* BF16 in, a code and a third of 128 scales out */

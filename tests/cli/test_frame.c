@@ -68,6 +68,10 @@ static void misuse(void **state)
          "deepgemm: --m takes a whole number from 0 to 2147483647, not '2147483648'\n"},
         {"bench --m 4x", "deepgemm: --m takes a whole number from 0 to 2147483647, not '4x'\n"},
         {"bench --seconds nan", "deepgemm: --seconds takes a number, not 'nan'\n"},
+        {"bench --recipe tensor --m 1",
+         "deepgemm: a shape is --m, --n and --k together, each at least 1\n"},
+        {"bench --sweep --m 1 --n 1 --k 1",
+         "deepgemm: --sweep needs --n and --k, and chooses M itself\n"},
         {"bench --weights pack", "deepgemm: --weights takes packed|rows, not 'pack'\n"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
