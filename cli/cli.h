@@ -18,6 +18,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 int cli_info(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_compare(int argc, char **argv);
 int cli_demo(int argc, char **argv);
 
 /* ---- options (options.c) ------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include "bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 dg_matrix layer_new(int64_t rows, int64_t cols)
@@ -18,6 +19,16 @@ dg_matrix layer_widen(const dg_matrix *matrix)
                          matrix->rows * matrix->cols, DG_SATURATE),
               "widening a matrix");
     return wide;
+}
+
+const float layer_outlier_gain = 20.0f;
+
+void layer_fill_gains(float *gains, int64_t features, uint64_t seed)
+{
+    const float rare = 2.5f; /* standard deviations */
+    bench_fill_values(gains, features, BENCH_RANDOM, seed);
+    for (int64_t i = 0; i < features; i++)
+        gains[i] = fabsf(gains[i]) > rare ? layer_outlier_gain : 1.0f;
 }
 
 layer_codes layer_quantize(dg_context *context, const dg_matrix *wide, int32_t block_rows,
@@ -92,6 +103,10 @@ double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matr
 {
     const bench_product product = {x->rows, w->rows, w->cols, x->data, w->data, 1, y->data};
     void *prepared = peer->prepare(&product);
+    if (prepared == NULL) { /* OpenBLAS's sgemm is not offered a single row */
+        peer = &plain_loop;
+        prepared = peer->prepare(&product);
+    }
     peer->run(prepared, 0);
     double median = seconds > 0 ? bench_measure(peer->run, prepared, seconds).median : 0.0;
     peer->release(prepared);

@@ -13,6 +13,14 @@
 dg_matrix layer_new(int64_t rows, int64_t cols);
 dg_matrix layer_widen(const dg_matrix *matrix);
 
+/*
+ * How large the features of generated activations are: 1, and for about one in a hundred, drawn
+ * from the seed, layer_outlier_gain. Real models have such outliers, and they are what FP8 is
+ * tried by.
+ */
+extern const float layer_outlier_gain;
+void layer_fill_gains(float *gains, int64_t features, uint64_t seed);
+
 /* An E4M3 matrix with F32 scales. Free the data of both. */
 typedef struct layer_codes {
     dg_matrix codes;

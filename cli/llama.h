@@ -43,9 +43,8 @@ typedef struct llama {
 llama llama_open(const char *folder);
 
 /*
- * A model of SmolLM2-135M's shapes with generated weights: normal, and about one feature in a
- * hundred of each norm is twenty times the others, so that activations have outliers as real ones
- * do.
+ * A model of SmolLM2-135M's shapes with generated weights: normal, and in the norms some features
+ * that are far larger than the others (layer_fill_gains), so that activations have outliers.
  */
 llama llama_generate(void);
 

@@ -3,6 +3,7 @@
 #include "llama.h"
 
 #include "bench.h"
+#include "layer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -165,11 +166,8 @@ static dg_matrix generate_matrix(uint64_t seed, shape s, float deviation)
 
 static float *generate_norm(uint64_t seed, int64_t size)
 {
-    const float usual = 1.0f, outlier = 20.0f, rare = 2.5f; /* standard deviations */
     float *norm = cli_alloc((size_t)size * sizeof *norm);
-    bench_fill_values(norm, size, BENCH_RANDOM, seed);
-    for (int64_t i = 0; i < size; i++)
-        norm[i] = fabsf(norm[i]) > rare ? outlier : usual;
+    layer_fill_gains(norm, size, seed);
     return norm;
 }
 

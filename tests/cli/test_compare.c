@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/* deepgemm compare on small checkpoints made here: what it measures, ranks and refuses. */
+#include "io/writer.h"
+#include "oracle.h"
+#include "random.h"
+#include "test.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- checkpoints --------------------------------------------------------------------- */
+
+enum { most_tensors = 16, name_bytes = 64 };
+
+typedef struct file_tensor {
+    char name[name_bytes];
+    int64_t shape[2];
+    dg_tensor tensor;
+} file_tensor;
+
+typedef struct file {
+    file_tensor tensors[most_tensors];
+    int count;
+} file;
+
+static void add_tensor(file *f, const char *type, void *data, int64_t rows, int64_t cols,
+                       size_t element_bytes, const char *format, ...)
+{
+    assert_true(f->count < most_tensors);
+    file_tensor *t = &f->tensors[f->count++];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(t->name, sizeof t->name, format, list);
+    va_end(list);
+    t->shape[0] = rows, t->shape[1] = cols;
+    t->tensor = (dg_tensor){.name = t->name,
+                            .stored_type = type,
+                            .rank = 2,
+                            .shape = t->shape,
+                            .elements = rows * cols,
+                            .data = data,
+                            .bytes = (size_t)(rows * cols) * element_bytes};
+}
+
+static void write_file(const file *f, const char *folder, const char *name)
+{
+    char path[256];
+    dg_tensor *list[most_tensors];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    for (int i = 0; i < f->count; i++)
+        list[i] = (dg_tensor *)&f->tensors[i].tensor;
+    dgi_writer *writer;
+    assert_ok(dgi_writer_open(path, list, (size_t)f->count, NULL, &writer));
+    for (int i = 0; i < f->count; i++)
+        assert_ok(dgi_writer_write(writer, (size_t)i, 0, list[i]->data, list[i]->bytes));
+    assert_ok(dgi_writer_close(writer));
+}
+
+/* ---- a model of three layers --------------------------------------------------------- */
+
+/* Ragged, in unusual blocks, and with more rows than the tool works on at a time. */
+enum { layers = 3, n = 2100, k = 200, block_rows = 48, block_cols = 64, norm_size = 7 };
+enum {
+    scale_rows = (n + block_rows - 1) / block_rows,
+    scale_cols = (k + block_cols - 1) / block_cols
+};
+
+typedef struct model {
+    uint16_t wide[layers][n * k];
+    uint8_t codes[layers][n * k];
+    float scales[layers][scale_rows * scale_cols];
+    float norm[norm_size];
+    char folder[64]; /* holds wide/ and fp8/ */
+} model;
+
+static dg_scale scale_of(model *m, int layer)
+{
+    return dg_scale_of(m->scales[layer], DG_F32, n, k, block_rows, block_cols);
+}
+
+static void write_model(model *m)
+{
+    file wide = {0}, fp8 = {0};
+    for (int i = 0; i < layers; i++) {
+        add_tensor(&wide, "BF16", m->wide[i], n, k, 2, "model.layers.%d.mlp.down_proj.weight", i);
+        add_tensor(&fp8, "F8_E4M3", m->codes[i], n, k, 1, "model.layers.%d.mlp.down_proj.weight",
+                   i);
+        add_tensor(&fp8, "F32", m->scales[i], scale_rows, scale_cols, 4,
+                   "model.layers.%d.mlp.down_proj.weight_scale_inv", i);
+    }
+    add_tensor(&wide, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
+    add_tensor(&fp8, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
+    write_file(&wide, m->folder, "wide/model.safetensors");
+    write_file(&fp8, m->folder, "fp8/model.safetensors");
+}
+
+static void shell(const char *format, const char *folder)
+{
+    char command[256];
+    snprintf(command, sizeof command, format, folder);
+    assert_int_equal(system(command), 0);
+}
+
+static int make_model(void **state)
+{
+    model *m = calloc(1, sizeof *m);
+    assert_non_null(m);
+    rng r = rng_new(1);
+    dg_context *context;
+    assert_ok(dg_create(&context, DG_CPU, NULL));
+    for (int i = 0; i < layers; i++) {
+        rng_fill_normal(&r, m->wide[i], DG_BF16, n * k, 0.1);
+        dg_quantize q = DG_QUANTIZE_INIT;
+        q.input = dg_matrix_of(m->wide[i], DG_BF16, n, k);
+        q.output = dg_matrix_of(m->codes[i], DG_E4M3, n, k);
+        q.scale = scale_of(m, i);
+        assert_ok(dg_quantize_run(context, &q, NULL));
+    }
+    dg_destroy(context);
+    rng_fill_normal(&r, m->norm, DG_F32, norm_size, 1.0);
+    strcpy(m->folder, "/tmp/deepgemm-compare-XXXXXX");
+    assert_non_null(mkdtemp(m->folder));
+    shell("mkdir %1$s/wide %1$s/fp8", m->folder);
+    shell(
+        "echo '{\"quantization_config\": {\"weight_block_size\": [48, 64]}}' > %s/fp8/config.json",
+        m->folder);
+    write_model(m);
+    *state = m;
+    return 0;
+}
+
+static int remove_model(void **state)
+{
+    model *m = *state;
+    shell("rm -r %s", m->folder);
+    free(m);
+    return 0;
+}
+
+static tool_result compare(const model *m, const char *options)
+{
+    return tool_run("", "compare %s/wide %s/fp8 %s", m->folder, m->folder, options);
+}
+
+/* Row `index` of a run that may have failed. */
+static const cJSON *row_at(const cJSON *root, int index)
+{
+    const cJSON *row = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "tensors"), index);
+    assert_non_null(row);
+    return row;
+}
+
+static cJSON *parse(const tool_result *result)
+{
+    cJSON *root = cJSON_Parse(result->out);
+    if (root == NULL)
+        fail_msg("no JSON on stdout; stderr: %s", result->err);
+    return root;
+}
+
+static double metric(const cJSON *row, const char *part, const char *name)
+{
+    return tool_number(cJSON_GetObjectItem(row, part), name);
+}
+
+/* |w - w8| / |w| by the oracle. */
+static double weight_error(model *m, int layer)
+{
+    double *wide = malloc(sizeof(double) * n * k), *fp8 = malloc(sizeof(double) * n * k);
+    assert_true(wide != NULL && fp8 != NULL);
+    dg_matrix w = dg_matrix_of(m->wide[layer], DG_BF16, n, k);
+    dg_matrix q = dg_matrix_of(m->codes[layer], DG_E4M3, n, k);
+    dg_scale none = {0}, scale = scale_of(m, layer);
+    oracle_dequantize(&w, &none, wide);
+    oracle_dequantize(&q, &scale, fp8);
+    double error = 0.0, size = 0.0;
+    for (int i = 0; i < n * k; i++) {
+        error += (fp8[i] - wide[i]) * (fp8[i] - wide[i]);
+        size += wide[i] * wide[i];
+    }
+    free(wide);
+    free(fp8);
+    return sqrt(error / size);
+}
+
+/* ---- tests --------------------------------------------------------------------------- */
+
+static void healthy_model(void **state)
+{
+    model *m = *state;
+    tool_result r =
+        compare(m, "--tokens 4 --seed 5 --json --limit-relative 0.1 --limit-cosine 0.99");
+    cJSON *root = tool_json(&r);
+    assert_int_equal(tool_number(root, "fp8_layers"), layers);
+    assert_int_equal(tool_number(root, "identical"), 1);
+    assert_int_equal(tool_number(root, "seed"), 5);
+    for (int i = 0; i < layers; i++) {
+        const cJSON *row = row_at(root, i);
+        int layer = atoi(tool_string(row, "name") + strlen("model.layers."));
+        /* the tool dequantises to FP32, the oracle does not round */
+        assert_true(fabs(metric(row, "weight", "relative_error") / weight_error(m, layer) - 1) <
+                    1e-5);
+        double output = metric(row, "output", "relative_error");
+        assert_true(output > 0.01 && output < 0.1);
+    }
+    tool_result again = compare(m, "--tokens 4 --seed 5 --json");
+    tool_result other = compare(m, "--tokens 4 --seed 6 --json");
+    cJSON *repeated = tool_json(&again), *changed = tool_json(&other);
+    assert_true(metric(row_at(repeated, 0), "output", "cosine") ==
+                metric(row_at(root, 0), "output", "cosine"));
+    assert_true(metric(row_at(changed, 0), "output", "cosine") !=
+                metric(row_at(root, 0), "output", "cosine"));
+    cJSON_Delete(root);
+    cJSON_Delete(repeated);
+    cJSON_Delete(changed);
+    tool_free(&r);
+    tool_free(&again);
+    tool_free(&other);
+}
+
+/* One scale of one layer doubled: it ranks first, and alone fails the limit. */
+static void damaged_layer_ranks_first(void **state)
+{
+    model *m = *state;
+    rng r = rng_new(2);
+    int damaged = (int)rng_range(&r, 0, layers - 1);
+    /* among the whole blocks: a ragged one may hold little */
+    int64_t row = rng_range(&r, 0, n / block_rows - 1), col = rng_range(&r, 0, k / block_cols - 1);
+    float *scale = &m->scales[damaged][row * scale_cols + col];
+    *scale *= 2;
+    write_model(m);
+    tool_result free_run = compare(m, "--json"), text = compare(m, "--limit-relative 0.05");
+    tool_result limited = compare(m, "--json --limit-relative 0.05");
+    cJSON *root = tool_json(&free_run), *failed = parse(&limited);
+    char name[name_bytes];
+    snprintf(name, sizeof name, "model.layers.%d.mlp.down_proj.weight", damaged);
+    assert_string_equal(tool_string(row_at(root, 0), "name"), name);
+    tool_expect(&limited, 1);
+    assert_int_equal(tool_number(failed, "failed"), 1);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(row_at(failed, 0), "failed")));
+    tool_expect(&text, 1);
+    assert_non_null(strstr(text.out, "FAILS"));
+    *scale /= 2;
+    cJSON_Delete(root);
+    cJSON_Delete(failed);
+    tool_free(&free_run);
+    tool_free(&limited);
+    tool_free(&text);
+}
+
+/* NaN needs no limit to fail, and comes before any finite error. */
+static void nan_ranks_first_and_fails(void **state)
+{
+    model *m = *state;
+    uint8_t *code = &m->codes[1][17], before = *code;
+    *code = 0x7F;
+    m->scales[2][0] *= 16;
+    write_model(m);
+    tool_result r = compare(m, "--json");
+    cJSON *root = parse(&r);
+    tool_expect(&r, 1);
+    assert_string_equal(tool_string(row_at(root, 0), "name"),
+                        "model.layers.1.mlp.down_proj.weight");
+    assert_int_equal(metric(row_at(root, 0), "weight", "nan"), 1);
+    assert_true(metric(row_at(root, 0), "output", "nan") >= 1);
+    assert_int_equal(tool_number(root, "failed"), 1);
+    *code = before;
+    m->scales[2][0] /= 16;
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+/* Outputs on given activations agree with the oracle; layers without any are judged by weights. */
+static void given_inputs(void **state)
+{
+    model *m = *state;
+    enum { tokens = 3, layer = 1 };
+    static float x[tokens * k], x_scales[tokens * ((k + block_cols - 1) / block_cols)];
+    static uint8_t x_codes[tokens * k];
+    static double y16[tokens * n], y8[tokens * n], magnitude[tokens * n];
+    rng r = rng_new(3);
+    rng_fill_normal(&r, x, DG_F32, tokens * k, 2.0);
+    file inputs = {0};
+    add_tensor(&inputs, "F32", x, tokens, k, 4, "model.layers.%d.mlp.down_proj", layer);
+    write_file(&inputs, m->folder, "inputs.safetensors");
+    write_model(m);
+
+    dg_context *context;
+    assert_ok(dg_create(&context, DG_CPU, NULL));
+    dg_quantize q = DG_QUANTIZE_INIT;
+    q.input = dg_matrix_of(x, DG_F32, tokens, k);
+    q.output = dg_matrix_of(x_codes, DG_E4M3, tokens, k);
+    q.scale = dg_scale_of(x_scales, DG_F32, tokens, k, 1, block_cols);
+    assert_ok(dg_quantize_run(context, &q, NULL));
+    dg_destroy(context);
+    dg_gemm gemm = DG_GEMM_INIT;
+    gemm.d = dg_matrix_of(NULL, DG_F32, tokens, n);
+    gemm.a = q.output, gemm.scale_a = q.scale;
+    gemm.b = dg_matrix_of(m->codes[layer], DG_E4M3, n, k), gemm.scale_b = scale_of(m, layer);
+    oracle_gemm(&gemm, y8, magnitude);
+    gemm.a = q.input, gemm.scale_a = (dg_scale){0};
+    gemm.b = dg_matrix_of(m->wide[layer], DG_BF16, n, k), gemm.scale_b = (dg_scale){0};
+    oracle_gemm(&gemm, y16, magnitude);
+    double error = 0.0, size = 0.0;
+    for (int i = 0; i < tokens * n; i++) {
+        error += (y8[i] - y16[i]) * (y8[i] - y16[i]);
+        size += y16[i] * y16[i];
+    }
+
+    tool_result run = tool_run(
+        "", "compare %1$s/wide %1$s/fp8 --inputs %1$s/inputs.safetensors --json", m->folder);
+    cJSON *root = tool_json(&run);
+    for (int i = 0; i < layers; i++) {
+        const cJSON *row = row_at(root, i);
+        if (atoi(tool_string(row, "name") + strlen("model.layers.")) == layer)
+            assert_true(fabs(metric(row, "output", "relative_error") / sqrt(error / size) - 1) <
+                        1e-3);
+        else
+            assert_null(cJSON_GetObjectItem(row, "output"));
+    }
+    cJSON_Delete(root);
+    tool_free(&run);
+
+    add_tensor(&inputs, "F32", x, tokens, k - 1, 4, "model.layers.0.mlp.down_proj");
+    write_file(&inputs, m->folder, "inputs.safetensors");
+    run = tool_run("", "compare %1$s/wide %1$s/fp8 --inputs %1$s/inputs.safetensors", m->folder);
+    tool_expect(&run, 1);
+    assert_non_null(strstr(run.err, "199 features"));
+    tool_free(&run);
+}
+
+/* A cosine of 0.9702 passes a limit of 0.97. */
+static void cosine_limit_is_not_rounded(void **state)
+{
+    model *m = *state;
+    const float cosine = 0.9702f;
+    float x[] = {1, 0}, y[] = {cosine, sqrtf(1 - cosine * cosine)};
+    file reference = {0}, result = {0};
+    add_tensor(&reference, "F32", x, 1, 2, 4, "vector");
+    add_tensor(&result, "F32", y, 1, 2, 4, "vector");
+    write_file(&reference, m->folder, "x.safetensors");
+    write_file(&result, m->folder, "y.safetensors");
+    tool_result passes = tool_run("",
+                                  "compare %1$s/x.safetensors %1$s/y.safetensors "
+                                  "--limit-cosine 0.97",
+                                  m->folder);
+    tool_result fails = tool_run("",
+                                 "compare %1$s/x.safetensors %1$s/y.safetensors "
+                                 "--limit-cosine 0.9703",
+                                 m->folder);
+    tool_expect(&passes, 0);
+    tool_expect(&fails, 1);
+    tool_free(&passes);
+    tool_free(&fails);
+}
+
+static void missing_tensor_fails(void **state)
+{
+    model *m = *state;
+    file short_one = {0};
+    add_tensor(&short_one, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
+    write_file(&short_one, m->folder, "short.safetensors");
+    tool_result r = tool_run("", "compare %1$s/wide %1$s/short.safetensors", m->folder);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.out, "model.layers.2.mlp.down_proj.weight is missing"));
+    tool_free(&r);
+}
+
+static void misuse(void **state)
+{
+    (void)state;
+    tool_result one = tool_run("", "compare somewhere");
+    tool_result none = tool_run("", "compare /nowhere /nowhere");
+    tool_expect(&one, 2);
+    tool_expect(&none, 1);
+    assert_non_null(strstr(none.err, "/nowhere"));
+    tool_free(&one);
+    tool_free(&none);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(healthy_model),
+        cmocka_unit_test(damaged_layer_ranks_first),
+        cmocka_unit_test(nan_ranks_first_and_fails),
+        cmocka_unit_test(given_inputs),
+        cmocka_unit_test(cosine_limit_is_not_rounded),
+        cmocka_unit_test(missing_tensor_fails),
+        cmocka_unit_test(misuse),
+    };
+    test_begin(argc, argv);
+    return cmocka_run_group_tests(tests, make_model, remove_model);
+}
