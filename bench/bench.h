@@ -93,6 +93,7 @@ typedef struct bench_setup {
 typedef struct bench_result {
     bench_case item;
     bench_time time;
+    char kernel[96];               /* that the library chose; "" where it says nothing */
     double flops;                  /* work                                       */
     double bytes;                  /* of weights and scales; of all data to quantise */
     double bandwidth;              /* measured beside the case, bytes a second   */
@@ -107,8 +108,11 @@ bench_result bench_quantize(const bench_setup *setup, const bench_case *item);
 
 /* ---- output (report.c, plot.c) ------------------------------------------------------- */
 
-/* `commit` may be NULL. */
-void bench_report_text(const bench_setup *setup, const bench_result *results, int count);
+/* Whether a peer took any of the cases. */
+bool bench_peer_ran(const bench_result *results, int count, int peer);
+void bench_report_gemm(const bench_setup *setup, const bench_result *results, int count);
+void bench_report_quantize(const bench_setup *setup, const bench_result *results, int count);
+/* Of either; `commit` may be NULL. */
 cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, int count,
                          const char *commit);
 

@@ -8,6 +8,7 @@
 #include "peers/peer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -199,6 +200,18 @@ static void rotation_free(rotation *r)
     bench_pages_free(r->memory, r->each * (size_t)r->copies);
 }
 
+/* The name after "kernel " in the library's explanation of its choice. */
+static void find_kernel(rotation *r, char name[], size_t capacity)
+{
+    char text[4096];
+    size_t length = sizeof text;
+    cli_check(dg_gemm_explain(r->context, &r->gemm, text, &length), "asking for the kernel");
+    char *rest, *line = strtok_r(text, "\n", &rest);
+    for (; line != NULL; line = strtok_r(NULL, "\n", &rest))
+        if (strncmp(line, "kernel ", 7) == 0)
+            snprintf(name, capacity, "%s", line + 7);
+}
+
 static void run_deepgemm(const bench_setup *setup, const float *a, const float *b,
                          const samples *places, void *d, bench_result *result)
 {
@@ -217,6 +230,7 @@ static void run_deepgemm(const bench_setup *setup, const float *a, const float *
     rotation r = rotation_new(setup, &gemm, &qb);
 
     rotation_run(&r, 0);
+    find_kernel(&r, result->kernel, sizeof result->kernel);
     sample_codes(places->a, &qa.codes, &qa.scale, places->rows);
     sample_codes(places->b, &qb.codes, &qb.scale, places->cols);
     check_result("deepgemm", places, d, item->d, item->n);

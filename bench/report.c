@@ -14,8 +14,7 @@ static const char *about_peer(const bench_setup *setup, int p)
     return setup->peer_missing[p] != NULL ? setup->peer_missing[p] : bench_peers[p]->about();
 }
 
-/* Peers that took at least one case. */
-static bool peer_ran(const bench_result *results, int count, int p)
+bool bench_peer_ran(const bench_result *results, int count, int p)
 {
     for (int i = 0; i < count; i++)
         if (results[i].peer[p] > 0)
@@ -23,24 +22,63 @@ static bool peer_ran(const bench_result *results, int count, int p)
     return false;
 }
 
-void bench_report_text(const bench_setup *setup, const bench_result *results, int count)
+static void print_header(const bench_setup *setup)
 {
-    printf("deepgemm %s on %s, %s, %d threads\n", dg_version(), setup->device.name,
-           setup->device.architecture, setup->device.units);
-    printf("peak %.0f GFLOP/s (%s); %s weights, %s; %s values\n", setup->peak * 1e-9,
-           setup->peak_what, setup->packed ? "packed" : "row-major",
-           setup->warm ? "one copy, warm in the caches" : "cold: copies of more than 256 MB rotate",
-           fill_names[setup->fill]);
+    printf("deepgemm %s on %s, %s, %d threads; %s values, %s\n", dg_version(), setup->device.name,
+           setup->device.architecture, setup->device.units, fill_names[setup->fill],
+           setup->warm ? "warm: one copy, in the caches if it fits"
+                       : "cold: copies of more than 256 MB rotate");
+    printf("medians; spread: 10th to 90th percentile; GB/s max: measured here\n");
+}
+
+static void cell_shape(cli_table *table, int64_t size)
+{
+    cli_table_cell(table, "%lld", (long long)size);
+}
+
+/* The columns that both tables share. */
+static void cells_time(cli_table *table, const bench_result *r)
+{
+    const bench_time *t = &r->time;
+    cli_table_cell(table, "%.1f", t->median * 1e6);
+    cli_table_cell(table, "%.0f %%", 100 * (t->p90 - t->p10) / t->median);
+    cli_table_cell(table, "%dx%lld", t->repeats, (long long)t->calls);
+    cli_table_cell(table, "%.1f", r->bytes / t->median * 1e-9);
+    cli_table_cell(table, "%.1f", r->bandwidth * 1e-9);
+    cli_table_cell(table, "%.1f", r->floor * 1e6);
+    cli_table_cell(table, "%.2f", r->floor / t->median);
+}
+
+void bench_report_quantize(const bench_setup *setup, const bench_result *results, int count)
+{
+    print_header(setup);
+    printf("floor: a copy that reads and writes as many bytes\n\n");
+    cli_table *table = cli_table_new("recipe", ">m", ">k", ">us", ">spread", ">repeats", ">GB/s",
+                                     ">GB/s max", ">floor us", ">of floor", NULL);
+    for (int i = 0; i < count; i++) {
+        cli_table_cell(table, "%s", results[i].item.recipe->name);
+        cell_shape(table, results[i].item.m);
+        cell_shape(table, results[i].item.k);
+        cells_time(table, &results[i]);
+    }
+    cli_table_print(table);
+}
+
+void bench_report_gemm(const bench_setup *setup, const bench_result *results, int count)
+{
+    print_header(setup);
+    printf("floor: the larger of work / peak and bytes of weights / bandwidth; peak %.0f GFLOP/s "
+           "(%s)\n%s weights; x: a peer's time over deepgemm's\n",
+           setup->peak * 1e-9, setup->peak_what, setup->packed ? "packed" : "row-major");
     for (int p = 0; p < bench_peer_count; p++)
         printf("%s: %s\n", bench_peers[p]->name, about_peer(setup, p));
-    printf("medians; spread: 10th to 90th percentile; floor: the larger of work / peak and bytes / "
-           "bandwidth\nmeasured beside the case (GB/s max); xN: the peer's time / deepgemm's\n\n");
+    putchar('\n');
 
     cli_table *table =
-        cli_table_new("recipe", ">m", ">n", ">k", ">us", ">spread", ">repeats", ">GFLOP/s", ">GB/s",
-                      ">GB/s max", ">floor us", ">of floor", NULL);
+        cli_table_new("recipe", ">m", ">n", ">k", ">us", ">spread", ">repeats", ">GB/s",
+                      ">GB/s max", ">floor us", ">of floor", ">GFLOP/s", NULL);
     for (int p = 0; p < bench_peer_count; p++)
-        if (peer_ran(results, count, p)) {
+        if (bench_peer_ran(results, count, p)) {
             char *title = cli_format(">%s us", bench_peers[p]->name);
             cli_table_column(table, title);
             cli_table_column(table, ">x");
@@ -48,24 +86,17 @@ void bench_report_text(const bench_setup *setup, const bench_result *results, in
         }
     for (int i = 0; i < count; i++) {
         const bench_result *r = &results[i];
-        const bench_time *t = &r->time;
         cli_table_cell(table, "%s", r->item.recipe->name);
-        cli_table_cell(table, "%lld", (long long)r->item.m);
-        cli_table_cell(table, "%lld", (long long)r->item.n);
-        cli_table_cell(table, "%lld", (long long)r->item.k);
-        cli_table_cell(table, "%.1f", t->median * 1e6);
-        cli_table_cell(table, "%.0f %%", 100 * (t->p90 - t->p10) / t->median);
-        cli_table_cell(table, "%dx%lld", t->repeats, (long long)t->calls);
-        cli_table_cell(table, "%.1f", r->flops / t->median * 1e-9);
-        cli_table_cell(table, "%.1f", r->bytes / t->median * 1e-9);
-        cli_table_cell(table, "%.1f", r->bandwidth * 1e-9);
-        cli_table_cell(table, "%.1f", r->floor * 1e6);
-        cli_table_cell(table, "%.2f", r->floor / t->median);
+        cell_shape(table, r->item.m);
+        cell_shape(table, r->item.n);
+        cell_shape(table, r->item.k);
+        cells_time(table, r);
+        cli_table_cell(table, "%.1f", r->flops / r->time.median * 1e-9);
         for (int p = 0; p < bench_peer_count; p++)
             if (r->peer[p] > 0) {
                 cli_table_cell(table, "%.1f", r->peer[p] * 1e6);
-                cli_table_cell(table, "%.2f", r->peer[p] / t->median);
-            } else if (peer_ran(results, count, p)) {
+                cli_table_cell(table, "%.2f", r->peer[p] / r->time.median);
+            } else if (bench_peer_ran(results, count, p)) {
                 cli_table_cell(table, "-");
                 cli_table_cell(table, "-");
             }
@@ -94,6 +125,8 @@ static cJSON *row_json(const bench_setup *setup, const bench_result *r)
     cJSON_AddNumberToObject(row, "m", (double)r->item.m);
     cJSON_AddNumberToObject(row, "n", (double)r->item.n);
     cJSON_AddNumberToObject(row, "k", (double)r->item.k);
+    if (r->kernel[0] != '\0')
+        cJSON_AddStringToObject(row, "kernel", r->kernel);
     add_measured(row, "us", r->time.median * 1e6);
     add_measured(row, "min_us", r->time.min * 1e6);
     add_measured(row, "p10_us", r->time.p10 * 1e6);

@@ -77,25 +77,33 @@ static void open_peers(bench_setup *setup, const request *r)
                 : bench_peers[p]->open(setup->device.units, setup->device.architecture);
 }
 
-static void plot_sweep(const request *r, const bench_result *results, int count)
+/* GFLOP/s over M; peer -1 is deepgemm itself. */
+static bench_series series_of(const bench_result *results, int count, int peer)
 {
+    double *y = cli_alloc((size_t)count * sizeof *y);
+    for (int i = 0; i < count; i++) {
+        double seconds = peer < 0 ? results[i].time.median : results[i].peer[peer];
+        y[i] = seconds > 0 ? results[i].flops / seconds * 1e-9 : 0;
+    }
+    return (bench_series){peer < 0 ? "deepgemm" : bench_peers[peer]->name, y};
+}
+
+static void plot_sweep(const char *path, const bench_result *results, int count)
+{
+    const bench_case *first = &results[0].item;
     bench_series series[1 + bench_peer_count];
+    int series_count = 0;
+    for (int p = -1; p < bench_peer_count; p++)
+        if (p < 0 || bench_peer_ran(results, count, p))
+            series[series_count++] = series_of(results, count, p);
     double *x = cli_alloc((size_t)count * sizeof *x);
     for (int i = 0; i < count; i++)
         x[i] = (double)results[i].item.m;
-    for (int s = 0; s <= bench_peer_count; s++) {
-        double *y = cli_alloc((size_t)count * sizeof *y);
-        for (int i = 0; i < count; i++) {
-            double seconds = s == 0 ? results[i].time.median : results[i].peer[s - 1];
-            y[i] = seconds > 0 ? results[i].flops / seconds * 1e-9 : 0;
-        }
-        series[s] = (bench_series){s == 0 ? "deepgemm" : bench_peers[s - 1]->name, y};
-    }
-    char *title = cli_format("%s, N = %lld, K = %lld", results[0].item.recipe->name,
-                             (long long)r->n, (long long)r->k);
-    bench_plot(r->plot, title, "M", "GFLOP/s", x, count, series, 1 + bench_peer_count);
+    char *title = cli_format("%s, N = %lld, K = %lld", first->recipe->name, (long long)first->n,
+                             (long long)first->k);
+    bench_plot(path, title, "M", "GFLOP/s", x, count, series, series_count);
     free(title);
-    for (int s = 0; s <= bench_peer_count; s++)
+    for (int s = 0; s < series_count; s++)
         free((void *)series[s].y);
     free(x);
 }
@@ -124,9 +132,9 @@ static int run(const request *r, double seconds)
     if (r->json)
         cli_json_print(bench_report_json(&setup, results, cases.count, r->commit));
     else
-        bench_report_text(&setup, results, cases.count);
+        (r->quantize ? bench_report_quantize : bench_report_gemm)(&setup, results, cases.count);
     if (r->plot != NULL)
-        plot_sweep(r, results, cases.count);
+        plot_sweep(r->plot, results, cases.count);
     free(results);
     free(cases.items);
     dg_destroy(setup.context);

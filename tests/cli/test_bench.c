@@ -44,6 +44,8 @@ static void numbers_agree_with_each_other(void **state)
     double peak = tool_number(root, "peak_gflops");
     assert_true(peak > 0);
 
+    dg_context *context;
+    assert_ok(dg_create(&context, DG_CPU, NULL));
     static const char *const cases[] = {"block128 3 65 130 e4m3 e4m3 bf16",
                                         "mx 2 64 64 e5m2 e4m3 f32",
                                         "token_channel 1 33 47 e4m3 e5m2 f16"};
@@ -53,6 +55,7 @@ static void numbers_agree_with_each_other(void **state)
         assert_string_equal(tool_string(row, "case"), cases[i]);
         double us = tool_number(row, "us"), floor_us = tool_number(row, "floor_us");
         double flops = 2 * tool_number(row, "m") * tool_number(row, "n") * tool_number(row, "k");
+        assert_ok(dg_kernel_usable(context, tool_string(row, "kernel")));
         assert_true(tool_number(row, "min_us") > 0);
         assert_true(tool_number(row, "min_us") <= tool_number(row, "p10_us"));
         assert_true(tool_number(row, "p10_us") <= us && us <= tool_number(row, "p90_us"));
@@ -65,6 +68,7 @@ static void numbers_agree_with_each_other(void **state)
         assert_null(cJSON_GetObjectItem(row, "peer_us")->child);
     }
     assert_null(row);
+    dg_destroy(context);
     cJSON_Delete(root);
     tool_free(&r);
 }
