@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: MIT */
+/* Quantised checkpoints: the values, which layers, the files beside them, and what is refused. */
+#include "core/formats.h"
+#include "files.h"
+#include "random.h"
+#include "test.h"
+
+#include <cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dg_checkpoint *open_checkpoint(const char *path)
+{
+    dg_checkpoint *checkpoint = NULL;
+    assert_ok(dg_checkpoint_open(&checkpoint, path));
+    return checkpoint;
+}
+
+static dg_status quantize(const char *input, const char *output,
+                          const dg_checkpoint_options *options)
+{
+    dg_context *context;
+    assert_ok(dg_create(&context, DG_CPU, NULL));
+    dg_status status = dg_checkpoint_quantize(context, input, output, options);
+    dg_destroy(context);
+    return status;
+}
+
+/* ---- values -------------------------------------------------------------------------- */
+
+/* |w - code * scale| is at most half a step of E4M3 at that place, give or take FP32's rounding. */
+static void expect_nearest(double w, uint8_t code, double scale)
+{
+    double value = dgi_f32_from_e4m3(code);
+    int exponent;
+    frexp(w / scale, &exponent);
+    double step = ldexp(1.0, (exponent - 1 < -6 ? -6 : exponent - 1) - 3);
+    if (fabs(w / scale - value) > 0.5 * step * (1 + 1e-5))
+        fail_msg("%g became %g times the scale %g", w, value, scale);
+}
+
+/* Checks a weight of `input` against its codes and scales in `output`; returns |w-w'| / |w|. */
+static double expect_quantized(const dg_checkpoint *input, const dg_checkpoint *output,
+                               const char *name, int32_t block_rows, int32_t block_cols)
+{
+    dg_tensor source;
+    dg_stored_weight w;
+    assert_ok(dg_checkpoint_find(input, name, &source));
+    assert_ok(dg_checkpoint_weight(output, name, false, &w));
+    assert_string_equal(w.weight.stored_type, "F8_E4M3");
+    assert_string_equal(w.scale.stored_type, "F32");
+    assert_int_equal(w.block_rows, block_rows);
+    assert_int_equal(w.block_cols, block_cols);
+    int64_t rows = source.shape[0], cols = source.shape[1];
+    assert_int_equal(w.weight.shape[0], rows);
+    assert_int_equal(w.weight.shape[1], cols);
+    assert_int_equal(w.scale.rank, 2);
+    int64_t scale_rows = dg_scale_count(rows, block_rows, 0);
+    int64_t scale_cols = dg_scale_count(cols, block_cols, 0);
+    assert_int_equal(w.scale.shape[0], scale_rows);
+    assert_int_equal(w.scale.shape[1], scale_cols);
+
+    const uint8_t *codes = w.weight.data;
+    float *largest = calloc((size_t)(scale_rows * scale_cols), sizeof *largest);
+    double error = 0.0, norm = 0.0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            int64_t place = (block_rows == 0 ? 0 : r / block_rows) * scale_cols +
+                            (block_cols == 0 ? 0 : c / block_cols);
+            float x = dgi_load_f32(source.data, source.dtype, r * cols + c);
+            float scale = dgi_load_f32(w.scale.data, DG_F32, place);
+            expect_nearest(x, codes[r * cols + c], scale);
+            largest[place] = fmaxf(largest[place], fabsf(x));
+            double difference = (double)x - (double)scale * dgi_f32_from_e4m3(codes[r * cols + c]);
+            error += difference * difference;
+            norm += (double)x * x;
+        }
+    for (int64_t i = 0; i < scale_rows * scale_cols; i++)
+        assert_true(dgi_load_f32(w.scale.data, DG_F32, i) == largest[i] / 448.0f);
+    free(largest);
+    return sqrt(error / norm);
+}
+
+static void expect_copied(const dg_checkpoint *input, const dg_checkpoint *output, const char *name)
+{
+    dg_tensor before, after;
+    assert_ok(dg_checkpoint_find(input, name, &before));
+    assert_ok(dg_checkpoint_find(output, name, &after));
+    assert_string_equal(before.stored_type, after.stored_type);
+    assert_int_equal(before.bytes, after.bytes);
+    assert_memory_equal(before.data, after.data, before.bytes);
+}
+
+/* ---- a small model ------------------------------------------------------------------- */
+
+/* Values of a tensor of the model; each test has its own. */
+static void *values(rng *r, dg_dtype dtype, int64_t count)
+{
+    void *data = malloc((size_t)count * dg_dtype_bytes(dtype));
+    assert_non_null(data);
+    rng_fill_normal(r, data, dtype, count, 0.02);
+    return data;
+}
+
+enum { Q_ROWS = 576, COLS = 200, UP_ROWS = 300 };
+#define Q     "model.layers.0.self_attn.q_proj.weight"
+#define UP    "model.layers.0.mlp.up_proj.weight"
+#define GATE  "model.layers.0.mlp.gate.weight"
+#define NORM  "model.norm.weight"
+#define EMBED "model.embed_tokens.weight"
+#define HEAD  "lm_head.weight"
+#define IDS   "ids"
+
+static const char config[] = "{\n  \"rope_theta\": 10000.0,\n  \"eps\": 1e-05\n}\n";
+
+/* Tensors of odd sizes and several types, in two shards with an index, or in one file. */
+static const char *make_model(uint64_t stream, bool sharded)
+{
+    rng r = rng_new(stream);
+    const char *folder = files_folder();
+    void *q = values(&r, DG_BF16, Q_ROWS * COLS), *up = values(&r, DG_F32, UP_ROWS * COLS);
+    void *gate = values(&r, DG_F16, 7 * COLS), *norm = values(&r, DG_BF16, COLS);
+    void *embed = values(&r, DG_BF16, 3 * COLS), *head = values(&r, DG_BF16, 3 * COLS);
+    const stored tensors[] = {
+        {IDS, "I8", 1, 3, 0, "abc"},        {Q, "BF16", 2, Q_ROWS, COLS, q},
+        {GATE, "F16", 2, 7, COLS, gate},    {UP, "F32", 4, UP_ROWS, COLS, up},
+        {EMBED, "BF16", 2, 3, COLS, embed}, {HEAD, "BF16", 2, 3, COLS, head},
+        {NORM, "BF16", 2, COLS, 0, norm},
+    };
+    if (sharded) {
+        safetensors_write(files_path(folder, "m-1-of-2.safetensors"), tensors, 3);
+        safetensors_write(files_path(folder, "m-2-of-2.safetensors"), tensors + 3, 4);
+        char *index = NULL;
+        size_t bytes;
+        FILE *out = open_memstream(&index, &bytes);
+        fprintf(out, "{\"metadata\":{\"total_size\":1},\"weight_map\":{");
+        for (int i = 0; i < 7; i++)
+            fprintf(out, "%s\"%s\":\"m-%d-of-2.safetensors\"", i == 0 ? "" : ",", tensors[i].name,
+                    i < 3 ? 1 : 2);
+        fprintf(out, "}}");
+        fclose(out);
+        files_write_text(files_path(folder, "model.safetensors.index.json"), index);
+        free(index);
+    } else {
+        safetensors_write(files_path(folder, "model.safetensors"), tensors, 7);
+    }
+    files_write_text(files_path(folder, "config.json"), config);
+    files_write_text(files_path(folder, "tokenizer.json"), "{\"tokens\": []}");
+    files_write_text(files_path(folder, "pytorch_model.bin"), "old weights");
+    files_write_text(files_path(folder, ".hidden"), "");
+    files_make_folder(files_path(folder, "original"));
+    void *all[] = {q, up, gate, norm, embed, head};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    return folder;
+}
+
+/* What the callback was told. */
+typedef struct told {
+    int tensors, quantized;
+    int64_t done, total;
+    double q_error;
+    char gate_reason[64];
+    size_t before, after;
+} told;
+
+static void listen(void *user, const dg_tensor_report *tensor)
+{
+    told *t = user;
+    t->tensors++;
+    t->quantized += tensor->kept_because == NULL;
+    assert_true(tensor->done > t->done && tensor->done <= tensor->total);
+    t->done = tensor->done;
+    t->total = tensor->total;
+    t->before += tensor->bytes_before;
+    t->after += tensor->bytes_after;
+    if (strcmp(tensor->name, Q) == 0)
+        t->q_error = tensor->relative_error;
+    if (strcmp(tensor->name, GATE) == 0)
+        snprintf(t->gate_reason, sizeof t->gate_reason, "%s", tensor->kept_because);
+}
+
+static void expect_model(const char *folder, const char *quantized, dg_checkpoint_format format,
+                         const told *t)
+{
+    dg_checkpoint *input = open_checkpoint(folder), *output = open_checkpoint(quantized);
+    int32_t rows = format == DG_CHECKPOINT_BLOCK ? 128 : 1;
+    int32_t cols = format == DG_CHECKPOINT_BLOCK ? 128 : 0;
+    double error = expect_quantized(input, output, Q, rows, cols);
+    assert_true(fabs(error - t->q_error) < 1e-6 * error);
+    assert_true(error > 0.01 && error < 0.04);
+    expect_quantized(input, output, UP, rows, cols);
+    static const char *const kept[] = {GATE, NORM, EMBED, HEAD, IDS};
+    for (int i = 0; i < 5; i++)
+        expect_copied(input, output, kept[i]);
+    assert_int_equal(t->tensors, 7);
+    assert_int_equal(t->quantized, 2);
+    assert_int_equal(t->done, t->total);
+    assert_string_equal(t->gate_reason, "re:(.*\\.)?(gate|router|shared_expert_gate)$");
+
+    size_t bytes = 0;
+    dg_tensor tensor;
+    int64_t count = 0;
+    while (dg_checkpoint_tensor_at(output, count, &tensor) == DG_OK) {
+        size_t element = dg_dtype_bytes(tensor.dtype);
+        if (element != 0) /* aligned in the file, so that a server can use it where it lies */
+            assert_int_equal((uintptr_t)tensor.data % element, 0);
+        bytes += tensor.bytes;
+        count++;
+    }
+    assert_int_equal(count, 7 + 2);
+    assert_int_equal(bytes, t->after);
+    dg_checkpoint_close(input);
+    dg_checkpoint_close(output);
+}
+
+static cJSON *read_json(const char *path)
+{
+    size_t bytes;
+    char *text = files_read(path, &bytes);
+    cJSON *json = cJSON_Parse(text);
+    free(text);
+    assert_non_null(json);
+    return json;
+}
+
+/* Both formats, one file and shards: values, alignment, report, index, travelling files. */
+static void models(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool sharded = i % 2 == 1;
+        const char *folder = make_model((uint64_t)i, sharded);
+        const char *output = files_path(files_folder(), "out");
+        told t = {0};
+        dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+        options.format = i / 2 == 0 ? DG_CHECKPOINT_BLOCK : DG_CHECKPOINT_CHANNEL;
+        options.report = listen;
+        options.user = &t;
+        assert_ok(quantize(folder, output, &options));
+        expect_model(folder, output, options.format, &t);
+
+        assert_true(files_exist(files_path(output, "tokenizer.json")));
+        assert_true(files_exist(files_path(output, "config.json")));
+        assert_int_equal(files_count(output, ""), sharded ? 5 : 3);
+        if (sharded) {
+            cJSON *index = read_json(files_path(output, "model.safetensors.index.json"));
+            const cJSON *metadata = cJSON_GetObjectItem(index, "metadata");
+            assert_int_equal(cJSON_GetObjectItem(metadata, "total_size")->valuedouble, t.after);
+            const cJSON *map = cJSON_GetObjectItem(index, "weight_map");
+            const char *suffix = options.format == DG_CHECKPOINT_BLOCK ? "_scale_inv" : "_scale";
+            char scale[128];
+            snprintf(scale, sizeof scale, "%s%s", Q, suffix);
+            assert_string_equal(cJSON_GetObjectItem(map, scale)->valuestring,
+                                "m-1-of-2.safetensors");
+            cJSON_Delete(index);
+        }
+    }
+}
+
+static void config_is_extended(void **state)
+{
+    (void)state;
+    const char *folder = make_model(20, false), *output = files_path(files_folder(), "out");
+    assert_ok(quantize(folder, output, NULL));
+    size_t bytes;
+    char *text = files_read(files_path(output, "config.json"), &bytes);
+    /* What was there is there still, digit for digit. */
+    assert_memory_equal(text, config, strlen(config) - strlen("\n}\n"));
+    free(text);
+    cJSON *json = read_json(files_path(output, "config.json"));
+    const cJSON *q = cJSON_GetObjectItem(json, "quantization_config");
+    assert_string_equal(cJSON_GetObjectItem(q, "quant_method")->valuestring, "fp8");
+    assert_string_equal(cJSON_GetObjectItem(q, "fmt")->valuestring, "e4m3");
+    assert_string_equal(cJSON_GetObjectItem(q, "activation_scheme")->valuestring, "dynamic");
+    const cJSON *block = cJSON_GetObjectItem(q, "weight_block_size");
+    assert_int_equal(cJSON_GetArrayItem(block, 0)->valueint, 128);
+    char *kept = cJSON_PrintUnformatted(cJSON_GetObjectItem(q, "modules_to_not_convert"));
+    assert_string_equal(kept, "[\"model.layers.0.mlp.gate\",\"model.embed_tokens\",\"lm_head\"]");
+    cJSON_free(kept);
+    cJSON_Delete(json);
+
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.format = DG_CHECKPOINT_CHANNEL;
+    files_write_text(files_path(folder, "config.json"), "{ }");
+    output = files_path(files_folder(), "out");
+    assert_ok(quantize(folder, output, &options));
+    json = read_json(files_path(output, "config.json"));
+    q = cJSON_GetObjectItem(json, "quantization_config");
+    assert_string_equal(cJSON_GetObjectItem(q, "quant_method")->valuestring, "compressed-tensors");
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(q, "ignore")), 3);
+    cJSON_Delete(json);
+
+    /* A file by itself: its config.json comes along, the rest of the folder does not. */
+    output = files_path(files_folder(), "out");
+    assert_ok(quantize(files_path(folder, "model.safetensors"), output, NULL));
+    assert_int_equal(files_count(output, ""), 2);
+    files_remove(files_path(folder, "config.json"));
+    output = files_path(files_folder(), "out");
+    assert_ok(quantize(files_path(folder, "model.safetensors"), output, NULL));
+    assert_int_equal(files_count(output, ""), 1);
+}
+
+/* G39: with a scale per row each part of a fused weight is as if it had been quantised alone. */
+static void g39_fused_projections(void **state)
+{
+    (void)state;
+    enum { ROWS = 64, WIDTH = 96 };
+    rng r = rng_new(39);
+    static float fused[2 * ROWS * WIDTH];
+    rng_fill_normal(&r, fused, DG_F32, ROWS * WIDTH, 0.003);
+    rng_fill_normal(&r, fused + ROWS * WIDTH, DG_F32, ROWS * WIDTH, 3.0);
+    const stored tensors[] = {{"fused.weight", "F32", 4, 2 * ROWS, WIDTH, fused},
+                              {"alone.weight", "F32", 4, ROWS, WIDTH, fused}};
+    const char *file = files_path(files_folder(), "x.safetensors");
+    safetensors_write(file, tensors, 2);
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.format = DG_CHECKPOINT_CHANNEL;
+    const char *output = files_path(files_folder(), "out");
+    assert_ok(quantize(file, output, &options));
+    dg_checkpoint *checkpoint = open_checkpoint(output);
+    dg_tensor whole, alone;
+    assert_ok(dg_checkpoint_find(checkpoint, "fused.weight", &whole));
+    assert_ok(dg_checkpoint_find(checkpoint, "alone.weight", &alone));
+    assert_memory_equal(whole.data, alone.data, alone.bytes);
+    dg_checkpoint_close(checkpoint);
+}
+
+/* ---- patterns ------------------------------------------------------------------------ */
+
+/* Quantises layers of these names with a pattern; gives a letter for each: q(uantised), k(ept). */
+static char *decide(const char *const *layers, int count, const char *pattern, int64_t *matches)
+{
+    static char decisions[16];
+    static const float data[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    stored tensors[16];
+    char names[16][64];
+    for (int i = 0; i < count; i++) {
+        snprintf(names[i], sizeof names[i], "%s.weight", layers[i]);
+        tensors[i] = (stored){names[i], "F32", 4, 2, 2, data};
+    }
+    const char *file = files_path(files_folder(), "x.safetensors");
+    safetensors_write(file, tensors, (size_t)count);
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.keep = &pattern;
+    options.keep_count = 1;
+    options.keep_matches = matches;
+    const char *output = files_path(files_folder(), "out");
+    assert_ok(quantize(file, output, &options));
+    dg_checkpoint *checkpoint = open_checkpoint(output);
+    for (int i = 0; i < count; i++) {
+        dg_tensor tensor;
+        assert_ok(dg_checkpoint_find(checkpoint, names[i], &tensor));
+        decisions[i] = tensor.dtype == DG_E4M3 ? 'q' : 'k';
+    }
+    decisions[count] = '\0';
+    dg_checkpoint_close(checkpoint);
+    return decisions;
+}
+
+/* G48: plain patterns, expressions, the layers kept by default, and how often each matched. */
+static void g48_patterns(void **state)
+{
+    (void)state;
+    static const char *const layers[] = {
+        "m.0.mlp.gate", "m.0.mlp.gate_proj", "m.0.mlp.Xgate", "m.1.up", "m.11.up", "lm_head",
+    };
+    static const struct {
+        const char *pattern, *decisions;
+        int64_t matches;
+    } cases[] = {
+        {"lm_head", "kqqqqk", 1},
+        {"re:.*mlp\\.gate$", "kqqqqk", 1},
+        {"re:.*mlp.*gate$", "kqkqqk", 2},
+        {"mlp.gate_proj", "kkqqqk", 1},
+        {"mlp.gate", "kqqqqk", 1},
+        {"gate_pro", "kqqqqk", 0},
+        {"m.1", "kqqkqk", 1},
+        {"m.1.up.weight", "kqqkqk", 1},
+        {"re:m\\.1", "kqqkkk", 2},
+        {"re:\\.1", "kqqqqk", 0}, /* from the first character on, as re.match */
+        {"re:m\\.(1|0)\\.", "kkkkqk", 4},
+        {"re:x|.*head", "kqqqqk", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t matches = -1;
+        char *decisions = decide(layers, 6, cases[i].pattern, &matches);
+        if (strcmp(decisions, cases[i].decisions) != 0)
+            fail_msg("%s: %s, not %s", cases[i].pattern, decisions, cases[i].decisions);
+        assert_int_equal(matches, cases[i].matches);
+    }
+    static const char *const defaults[] = {
+        "wte",         "h.0.attn.proj",         "model.embed_tokens",
+        "blocks.norm", "m.0.mlp.gate.up",       "m.0.shared_expert_gate",
+        "m.0.router",  "m.0.mlp.experts.3.gate"};
+    int64_t matches;
+    assert_string_equal(decide(defaults, 8, "none", &matches), "kqkkqkkk");
+}
+
+static void patterns_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *message;
+    } cases[] = {
+        {"", "is empty"},         {NULL, "is empty"},
+        {"re:(", "re:("},         {"re:\\d+", "\\d"},
+        {"re:(?:a)", "(?...)"},   {"re:a+?b", "+?"},
+        {"re:a\\", "no meaning"}, {"re:a*+", "another meaning"},
+    };
+    const char *folder = make_model(30, false), *output = files_path(files_folder(), "out");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+        options.keep = &cases[i].pattern;
+        options.keep_count = 1;
+        assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, cases[i].message);
+        assert_false(files_exist(output));
+    }
+}
+
+/* ---- refusals ------------------------------------------------------------------------ */
+
+static void arguments_that_are_refused(void **state)
+{
+    (void)state;
+    const char *folder = make_model(40, false), *output = files_path(files_folder(), "out");
+    assert_refused(dg_checkpoint_quantize(NULL, folder, output, NULL), DG_INVALID_ARGUMENT,
+                   "context is NULL");
+    assert_refused(quantize(NULL, output, NULL), DG_INVALID_ARGUMENT, "input is NULL");
+    assert_refused(quantize(folder, NULL, NULL), DG_INVALID_ARGUMENT, "output is NULL");
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.format = (dg_checkpoint_format)2;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "format is 2");
+    options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
+    options.keep_count = 1;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "options.keep");
+    options.keep_count = -1;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "keep_count -1");
+    options.struct_bytes = 1;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "struct_bytes");
+    assert_refused(quantize(output, output, NULL), DG_NOT_FOUND, "out");
+    assert_refused(quantize(folder, "/", NULL), DG_INVALID_ARGUMENT, "output / does not end");
+    assert_refused(quantize(folder, files_path(output, "deeper"), NULL), DG_NOT_FOUND,
+                   "cannot create folder");
+    const char *keep = "re:";
+    options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
+    options.keep = &keep;
+    options.keep_count = 1;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "no layer to quantise");
+    assert_false(files_exist(output));
+}
+
+static void quantized_inputs_are_refused(void **state)
+{
+    (void)state;
+    const char *folder = make_model(41, false), *place = files_folder();
+    const char *once = files_path(place, "once"), *twice = files_path(place, "twice");
+    assert_ok(quantize(folder, once, NULL));
+    assert_refused(quantize(once, twice, NULL), DG_INVALID_ARGUMENT, "quantised already");
+    files_remove(files_path(once, "config.json"));
+    assert_refused(quantize(once, twice, NULL), DG_INVALID_ARGUMENT, "stored as F8_E4M3");
+    const float data[4] = {1.0f};
+    const stored tensors[] = {{"w.weight", "F32", 4, 2, 2, data},
+                              {"w.weight_scale_inv", "F32", 4, 1, 1, data}};
+    const char *file = files_path(files_folder(), "x.safetensors");
+    safetensors_write(file, tensors, 2);
+    assert_refused(quantize(file, twice, NULL), DG_INVALID_ARGUMENT, "w.weight_scale_inv");
+    assert_int_equal(files_count(place, ""), 1);
+}
+
+static void outputs_that_are_there(void **state)
+{
+    (void)state;
+    const char *folder = make_model(42, false), *place = files_folder();
+    const char *output = files_path(place, "out");
+    dg_checkpoint_options replace = DG_CHECKPOINT_OPTIONS_INIT;
+    replace.replace = true;
+    files_write_text(output, "a file");
+    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "is no folder");
+    files_remove(output);
+    files_make_folder(output); /* empty */
+    assert_ok(quantize(folder, output, NULL));
+    assert_refused(quantize(folder, output, NULL), DG_INVALID_ARGUMENT, "is not empty");
+
+    /* With `replace` only a checkpoint gives way, and never the input. */
+    files_write_text(files_path(output, "notes.txt"), "from an older run");
+    assert_ok(quantize(folder, output, &replace));
+    assert_false(files_exist(files_path(output, "notes.txt")));
+    assert_int_equal(files_count(place, ""), 1);
+    files_make_folder(files_path(output, "inside"));
+    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
+    files_remove(files_path(output, "inside"));
+    files_remove(files_path(output, "model.safetensors"));
+    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
+    files_remove(files_path(folder, "original"));
+    assert_refused(quantize(folder, folder, &replace), DG_INVALID_ARGUMENT, "folder of the input");
+
+    /* What killed runs left goes away; what others left does not. */
+    files_remove(output);
+    files_make_folder(files_path(place, ".out.deepgemm-0"));
+    files_write_text(files_path(files_path(place, ".out.deepgemm-0"), "model.safetensors"), "");
+    files_make_folder(files_path(place, ".other.deepgemm-0"));
+    assert_ok(quantize(folder, files_path(place, "out//"), NULL));
+    assert_int_equal(files_count(place, ".out"), 0);
+    assert_int_equal(files_count(place, ".other"), 1);
+    assert_true(files_exist(files_path(output, "model.safetensors")));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models),
+        cmocka_unit_test(config_is_extended),
+        cmocka_unit_test(g39_fused_projections),
+        cmocka_unit_test(g48_patterns),
+        cmocka_unit_test(patterns_that_are_refused),
+        cmocka_unit_test(arguments_that_are_refused),
+        cmocka_unit_test(quantized_inputs_are_refused),
+        cmocka_unit_test(outputs_that_are_there),
+    };
+    return test_run(argc, argv, tests);
+}
