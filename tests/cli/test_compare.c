@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* deepgemm compare on small checkpoints made here: what it measures, ranks and refuses. */
-#include "io/writer.h"
+#include "files.h"
 #include "oracle.h"
 #include "random.h"
 #include "test.h"
@@ -10,56 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* ---- checkpoints --------------------------------------------------------------------- */
-
-enum { most_tensors = 16, name_bytes = 64 };
-
-typedef struct file_tensor {
-    char name[name_bytes];
-    int64_t shape[2];
-    dg_tensor tensor;
-} file_tensor;
-
-typedef struct file {
-    file_tensor tensors[most_tensors];
-    int count;
-} file;
-
-static void add_tensor(file *f, const char *type, void *data, int64_t rows, int64_t cols,
-                       size_t element_bytes, const char *format, ...)
-{
-    assert_true(f->count < most_tensors);
-    file_tensor *t = &f->tensors[f->count++];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(t->name, sizeof t->name, format, list);
-    va_end(list);
-    t->shape[0] = rows, t->shape[1] = cols;
-    t->tensor = (dg_tensor){.name = t->name,
-                            .stored_type = type,
-                            .rank = 2,
-                            .shape = t->shape,
-                            .elements = rows * cols,
-                            .data = data,
-                            .bytes = (size_t)(rows * cols) * element_bytes};
-}
-
-static void write_file(const file *f, const char *folder, const char *name)
-{
-    char path[256];
-    dg_tensor *list[most_tensors];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    unlink(path);
-    for (int i = 0; i < f->count; i++)
-        list[i] = (dg_tensor *)&f->tensors[i].tensor;
-    dgi_writer *writer;
-    assert_ok(dgi_writer_open(path, list, (size_t)f->count, NULL, &writer));
-    for (int i = 0; i < f->count; i++)
-        assert_ok(dgi_writer_write(writer, (size_t)i, 0, list[i]->data, list[i]->bytes));
-    assert_ok(dgi_writer_close(writer));
-}
 
 /* ---- a model of three layers --------------------------------------------------------- */
 
@@ -75,35 +25,46 @@ typedef struct model {
     uint8_t codes[layers][n * k];
     float scales[layers][scale_rows * scale_cols];
     float norm[norm_size];
-    char folder[64]; /* holds wide/ and fp8/ */
+    const char *folder; /* holds wide/ and fp8/ */
 } model;
+
+static const char *const weights[layers] = {
+    "model.layers.0.mlp.down_proj.weight",
+    "model.layers.1.mlp.down_proj.weight",
+    "model.layers.2.mlp.down_proj.weight",
+};
+static const char *const scale_names[layers] = {
+    "model.layers.0.mlp.down_proj.weight_scale_inv",
+    "model.layers.1.mlp.down_proj.weight_scale_inv",
+    "model.layers.2.mlp.down_proj.weight_scale_inv",
+};
 
 static dg_scale scale_of(model *m, int layer)
 {
     return dg_scale_of(m->scales[layer], DG_F32, n, k, block_rows, block_cols);
 }
 
-static void write_model(model *m)
+static int layer_in(const cJSON *row)
 {
-    file wide = {0}, fp8 = {0};
-    for (int i = 0; i < layers; i++) {
-        add_tensor(&wide, "BF16", m->wide[i], n, k, 2, "model.layers.%d.mlp.down_proj.weight", i);
-        add_tensor(&fp8, "F8_E4M3", m->codes[i], n, k, 1, "model.layers.%d.mlp.down_proj.weight",
-                   i);
-        add_tensor(&fp8, "F32", m->scales[i], scale_rows, scale_cols, 4,
-                   "model.layers.%d.mlp.down_proj.weight_scale_inv", i);
-    }
-    add_tensor(&wide, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
-    add_tensor(&fp8, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
-    write_file(&wide, m->folder, "wide/model.safetensors");
-    write_file(&fp8, m->folder, "fp8/model.safetensors");
+    for (int i = 0; i < layers; i++)
+        if (strcmp(tool_string(row, "name"), weights[i]) == 0)
+            return i;
+    fail_msg("%s is not a layer", tool_string(row, "name"));
+    return -1;
 }
 
-static void shell(const char *format, const char *folder)
+static void write_model(const model *m)
 {
-    char command[256];
-    snprintf(command, sizeof command, format, folder);
-    assert_int_equal(system(command), 0);
+    stored wide[layers + 1], fp8[2 * layers + 1];
+    for (int i = 0; i < layers; i++) {
+        wide[i] = (stored){weights[i], "BF16", 2, n, k, m->wide[i]};
+        fp8[2 * i] = (stored){weights[i], "F8_E4M3", 1, n, k, m->codes[i]};
+        fp8[2 * i + 1] = (stored){scale_names[i], "F32", 4, scale_rows, scale_cols, m->scales[i]};
+    }
+    const stored norm = {"model.norm.weight", "F32", 4, norm_size, 0, m->norm};
+    wide[layers] = fp8[2 * layers] = norm;
+    safetensors_write(files_path(m->folder, "wide/model.safetensors"), wide, layers + 1);
+    safetensors_write(files_path(m->folder, "fp8/model.safetensors"), fp8, 2 * layers + 1);
 }
 
 static int make_model(void **state)
@@ -123,22 +84,19 @@ static int make_model(void **state)
     }
     dg_destroy(context);
     rng_fill_normal(&r, m->norm, DG_F32, norm_size, 1.0);
-    strcpy(m->folder, "/tmp/deepgemm-compare-XXXXXX");
-    assert_non_null(mkdtemp(m->folder));
-    shell("mkdir %1$s/wide %1$s/fp8", m->folder);
-    shell(
-        "echo '{\"quantization_config\": {\"weight_block_size\": [48, 64]}}' > %s/fp8/config.json",
-        m->folder);
+    m->folder = files_folder();
+    files_make_folder(files_path(m->folder, "wide"));
+    files_make_folder(files_path(m->folder, "fp8"));
+    files_write_text(files_path(m->folder, "fp8/config.json"),
+                     "{\"quantization_config\": {\"weight_block_size\": [48, 64]}}");
     write_model(m);
     *state = m;
     return 0;
 }
 
-static int remove_model(void **state)
+static int free_model(void **state)
 {
-    model *m = *state;
-    shell("rm -r %s", m->folder);
-    free(m);
+    free(*state);
     return 0;
 }
 
@@ -201,7 +159,7 @@ static void healthy_model(void **state)
     assert_int_equal(tool_number(root, "seed"), 5);
     for (int i = 0; i < layers; i++) {
         const cJSON *row = row_at(root, i);
-        int layer = atoi(tool_string(row, "name") + strlen("model.layers."));
+        int layer = layer_in(row);
         /* the tool dequantises to FP32, the oracle does not round */
         assert_true(fabs(metric(row, "weight", "relative_error") / weight_error(m, layer) - 1) <
                     1e-5);
@@ -237,9 +195,7 @@ static void damaged_layer_ranks_first(void **state)
     tool_result free_run = compare(m, "--json"), text = compare(m, "--limit-relative 0.05");
     tool_result limited = compare(m, "--json --limit-relative 0.05");
     cJSON *root = tool_json(&free_run), *failed = parse(&limited);
-    char name[name_bytes];
-    snprintf(name, sizeof name, "model.layers.%d.mlp.down_proj.weight", damaged);
-    assert_string_equal(tool_string(row_at(root, 0), "name"), name);
+    assert_int_equal(layer_in(row_at(root, 0)), damaged);
     tool_expect(&limited, 1);
     assert_int_equal(tool_number(failed, "failed"), 1);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(row_at(failed, 0), "failed")));
@@ -264,8 +220,7 @@ static void nan_ranks_first_and_fails(void **state)
     tool_result r = compare(m, "--json");
     cJSON *root = parse(&r);
     tool_expect(&r, 1);
-    assert_string_equal(tool_string(row_at(root, 0), "name"),
-                        "model.layers.1.mlp.down_proj.weight");
+    assert_int_equal(layer_in(row_at(root, 0)), 1);
     assert_int_equal(metric(row_at(root, 0), "weight", "nan"), 1);
     assert_true(metric(row_at(root, 0), "output", "nan") >= 1);
     assert_int_equal(tool_number(root, "failed"), 1);
@@ -285,9 +240,9 @@ static void given_inputs(void **state)
     static double y16[tokens * n], y8[tokens * n], magnitude[tokens * n];
     rng r = rng_new(3);
     rng_fill_normal(&r, x, DG_F32, tokens * k, 2.0);
-    file inputs = {0};
-    add_tensor(&inputs, "F32", x, tokens, k, 4, "model.layers.%d.mlp.down_proj", layer);
-    write_file(&inputs, m->folder, "inputs.safetensors");
+    const char *path = files_path(m->folder, "inputs.safetensors");
+    const char *name = "model.layers.1.mlp.down_proj";
+    safetensors_write(path, &(stored){name, "F32", 4, tokens, k, x}, 1);
     write_model(m);
 
     dg_context *context;
@@ -317,7 +272,7 @@ static void given_inputs(void **state)
     cJSON *root = tool_json(&run);
     for (int i = 0; i < layers; i++) {
         const cJSON *row = row_at(root, i);
-        if (atoi(tool_string(row, "name") + strlen("model.layers.")) == layer)
+        if (layer_in(row) == layer)
             assert_true(fabs(metric(row, "output", "relative_error") / sqrt(error / size) - 1) <
                         1e-3);
         else
@@ -326,8 +281,7 @@ static void given_inputs(void **state)
     cJSON_Delete(root);
     tool_free(&run);
 
-    add_tensor(&inputs, "F32", x, tokens, k - 1, 4, "model.layers.0.mlp.down_proj");
-    write_file(&inputs, m->folder, "inputs.safetensors");
+    safetensors_write(path, &(stored){name, "F32", 4, tokens, k - 1, x}, 1);
     run = tool_run("", "compare %1$s/wide %1$s/fp8 --inputs %1$s/inputs.safetensors", m->folder);
     tool_expect(&run, 1);
     assert_non_null(strstr(run.err, "199 features"));
@@ -339,12 +293,9 @@ static void cosine_limit_is_not_rounded(void **state)
 {
     model *m = *state;
     const float cosine = 0.9702f;
-    float x[] = {1, 0}, y[] = {cosine, sqrtf(1 - cosine * cosine)};
-    file reference = {0}, result = {0};
-    add_tensor(&reference, "F32", x, 1, 2, 4, "vector");
-    add_tensor(&result, "F32", y, 1, 2, 4, "vector");
-    write_file(&reference, m->folder, "x.safetensors");
-    write_file(&result, m->folder, "y.safetensors");
+    const float x[] = {1, 0}, y[] = {cosine, sqrtf(1 - cosine * cosine)};
+    safetensors_write(files_path(m->folder, "x.safetensors"), &(stored){"v", "F32", 4, 2, 0, x}, 1);
+    safetensors_write(files_path(m->folder, "y.safetensors"), &(stored){"v", "F32", 4, 2, 0, y}, 1);
     tool_result passes = tool_run("",
                                   "compare %1$s/x.safetensors %1$s/y.safetensors "
                                   "--limit-cosine 0.97",
@@ -362,9 +313,8 @@ static void cosine_limit_is_not_rounded(void **state)
 static void missing_tensor_fails(void **state)
 {
     model *m = *state;
-    file short_one = {0};
-    add_tensor(&short_one, "F32", m->norm, 1, norm_size, 4, "model.norm.weight");
-    write_file(&short_one, m->folder, "short.safetensors");
+    safetensors_write(files_path(m->folder, "short.safetensors"),
+                      &(stored){"model.norm.weight", "F32", 4, norm_size, 0, m->norm}, 1);
     tool_result r = tool_run("", "compare %1$s/wide %1$s/short.safetensors", m->folder);
     tool_expect(&r, 1);
     assert_non_null(strstr(r.out, "model.layers.2.mlp.down_proj.weight is missing"));
@@ -395,5 +345,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(misuse),
     };
     test_begin(argc, argv);
-    return cmocka_run_group_tests(tests, make_model, remove_model);
+    return cmocka_run_group_tests(tests, make_model, free_model);
 }
