@@ -28,7 +28,7 @@ typedef struct version {
 enum { engine_cpu = 1, stream_in_order = 1, type_bf16 = 2, tag_any = 1 };
 enum { query_impl_info = 8, query_weights = 131 };
 enum { arg_src = 1, arg_dst = 17, arg_weights = 33 };
-enum { isa_avx2 = 0x7, isa_avx512_core = 0x27 };
+enum { isa_avx512_core = 0x27 };
 
 #define FUNCTIONS(X)                                                                               \
     X(const version *, version, (void))                                                            \
@@ -77,22 +77,17 @@ static bool find_functions(void)
     return true;
 }
 
-static const char *open_dnnl(int threads, const char *isa)
+/* The library with an engine, or why there is none. */
+static const char *load(const char *isa)
 {
-    omp_set_num_threads(threads); /* oneDNN's builds for OpenMP ask it for their threads */
-    if (dnnl.library != NULL)
-        return NULL;
     const char *chosen = getenv("DEEPGEMM_ONEDNN");
-    void *library = dlopen(chosen != NULL ? chosen : "libdnnl.so.3", RTLD_NOW);
-    if (library == NULL)
+    dnnl.library = dlopen(chosen != NULL ? chosen : "libdnnl.so.3", RTLD_NOW);
+    if (dnnl.library == NULL)
         return chosen != NULL ? "the library that $DEEPGEMM_ONEDNN names does not open"
                               : "libdnnl.so.3 is not found";
-    dnnl.library = library;
     if (!find_functions())
         return "the library found lacks a function of oneDNN 3";
-    if (strcmp(isa, "avx2") == 0)
-        dnnl.set_max_cpu_isa(isa_avx2);
-    else if (strcmp(isa, "avx512") == 0)
+    if (strcmp(isa, "avx512") == 0)
         dnnl.set_max_cpu_isa(isa_avx512_core);
     if (dnnl.engine_create(&dnnl.engine, engine_cpu, 0) != 0 ||
         dnnl.stream_create(&dnnl.stream, dnnl.engine, stream_in_order) != 0)
@@ -100,6 +95,14 @@ static const char *open_dnnl(int threads, const char *isa)
     const version *v = dnnl.version();
     snprintf(dnnl.about, sizeof dnnl.about, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     return NULL;
+}
+
+static const char *open_dnnl(int threads, const char *isa)
+{
+    if (strcmp(isa, "avx2") == 0)
+        return "oneDNN has no BF16 product for AVX2";
+    omp_set_num_threads(threads); /* oneDNN's builds for OpenMP ask it for their threads */
+    return dnnl.stream == NULL ? load(isa) : NULL;
 }
 
 static const char *about_dnnl(void)

@@ -65,8 +65,10 @@ static const char *open_blas(int threads, const char *isa)
         if (!find(&blas.sgemm, "cblas_sgemm") || !find(&blas.sgemv, "cblas_sgemv") ||
             !find(&blas.set_num_threads, "openblas_set_num_threads") ||
             !find(&blas.get_config, "openblas_get_config") ||
-            !find(&blas.get_corename, "openblas_get_corename"))
+            !find(&blas.get_corename, "openblas_get_corename")) {
+            blas.library = NULL;
             return "the library found lacks a function of OpenBLAS";
+        }
         /* The configuration begins "OpenBLAS 0.3.21 ..." */
         snprintf(blas.about, sizeof blas.about, "%.*s, core %s",
                  (int)strcspn(blas.get_config() + strlen("OpenBLAS "), " ") +
