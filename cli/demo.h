@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What `deepgemm demo` measures (demo.c) and prints (demo_report.c). */
+/* What `deepgemm demo` (demo.c) measures (demo_run.c) and prints (demo_report.c). */
 #ifndef CLI_DEMO_H
 #define CLI_DEMO_H
 
+#include "layer.h"
 #include "llama.h"
 
 /* A linear layer: its weights in FP8, and how they did. */
@@ -22,6 +23,25 @@ typedef struct demo_end_to_end {
     double top1_agreement; /* share of the tokens for which both predict the same next one */
     double wide_perplexity, fp8_perplexity; /* of the text */
 } demo_end_to_end;
+
+typedef struct demo_recipe {
+    const char *name;
+    int32_t weight_rows, weight_cols, activation_cols; /* activations: one row each */
+} demo_recipe;
+
+typedef struct demo {
+    llama model;
+    dg_context *context;
+    const demo_recipe *recipe;
+    const bench_peer *peer; /* multiplies in 16 bits */
+    demo_layer *layers;     /* block by block, each with its kinds in order */
+    dg_matrix head;         /* F32 */
+    cli_progress progress;
+    double done; /* layers, of both passes */
+} demo;
+
+/* Runs everything; fills in the layers. */
+demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens);
 
 typedef struct demo_result {
     const char *source;  /* the model's folder; NULL: generated data */

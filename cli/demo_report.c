@@ -77,8 +77,9 @@ static void add_summary(cli_table *table, const char *name, const summary *s)
 
 static void print_summaries(const demo_result *r)
 {
-    cli_table *table = cli_table_new("layer", ">error", ">worst", ">in block", ">SNR dB", ">cosine",
-                                     ">FP8", ">16 bit", ">faster", ">FP8 weights", ">16 bit", NULL);
+    cli_table *table =
+        cli_table_new("layer", ">error", ">worst", ">in block", ">SNR dB", ">cosine", ">FP8 time",
+                      ">16 bit", ">faster", ">FP8 size", ">16 bit", NULL);
     for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
         summary s = summarize(r, kind);
         char *name = cli_format("%s %lld x %lld", llama_kind_names[kind], (long long)s.worst->n,
@@ -97,8 +98,8 @@ static void print_summaries(const demo_result *r)
 static void print_layers(const demo_result *r)
 {
     cli_table *table =
-        cli_table_new("layer", ">N", ">K", ">error", ">largest", ">SNR dB", ">cosine", ">FP8",
-                      ">16 bit", ">faster", ">FP8 weights", ">16 bit", NULL);
+        cli_table_new("layer", ">N", ">K", ">error", ">largest", ">SNR dB", ">cosine", ">FP8 time",
+                      ">16 bit", ">faster", ">FP8 size", ">16 bit", NULL);
     for (int i = 0; i < r->layer_count; i++) {
         const demo_layer *layer = &r->layers[i];
         cli_table_cell(table, "%d.%s", layer->block, llama_kind_names[layer->kind]);
@@ -115,24 +116,9 @@ static void print_layers(const demo_result *r)
     printf("error: |y8 - y16| / |y16|; largest: max |y8 - y16|\n");
 }
 
-void demo_print(const demo_result *r, bool all_layers)
+/* Not for generated data: a random model has nothing to predict. */
+static void print_whole(const demo_result *r)
 {
-    if (r->missing != NULL)
-        printf("The model is not in %s.\n"
-               "scripts/setup-demo.sh puts it there (`make demo` calls it) and needs a network.\n"
-               "GENERATED DATA instead: random weights and tokens in the model's shapes.\n\n",
-               r->missing);
-    else
-        printf("model    %s\n", r->source);
-    printf("input    %lld tokens of %s\n", (long long)r->tokens,
-           r->missing != NULL ? "nothing: drawn at random" : "text");
-    printf("FP8      E4M3, scales %s, activations quantised at run time\n", r->recipe);
-    printf("16 bit   the checkpoint's weights, FP32 activations and sums, by %s\n", r->wide_by);
-    printf("machine  %s, %s, %d threads\n\n", r->device.name, r->device.architecture,
-           r->device.units);
-
-    (all_layers ? print_layers : print_summaries)(r);
-
     const demo_end_to_end *w = &r->whole;
     printf("\nthe whole model, FP8 in all %d linear layers (the output head stays in 16 bits)\n",
            r->layer_count);
@@ -140,16 +126,38 @@ void demo_print(const demo_result *r, bool all_layers)
            100 * w->logits.relative_error, w->logits.snr_db, w->logits.cosine);
     printf("  next token   the same prediction for %.1f %% of the tokens\n",
            100 * w->top1_agreement);
-    if (r->missing == NULL)
-        printf("  perplexity   %.3f in FP8, %.3f in 16 bits\n", w->fp8_perplexity,
-               w->wide_perplexity);
+    printf("  perplexity   %.3f in FP8, %.3f in 16 bits\n", w->fp8_perplexity, w->wide_perplexity);
+}
+
+void demo_print(const demo_result *r, bool all_layers)
+{
+    if (r->missing != NULL) {
+        printf(
+            "The model is not in %s.\n"
+            "scripts/setup-demo.sh puts it there (`make demo` calls it) and needs a network.\n\n",
+            r->missing);
+        printf("model    GENERATED: random weights in SmolLM2-135M's shapes, with outliers\n");
+        printf("input    GENERATED: %lld random tokens\n", (long long)r->tokens);
+    } else {
+        printf("model    %s\n", r->source);
+        printf("input    %lld tokens of text\n", (long long)r->tokens);
+    }
+    printf("FP8      E4M3, scales %s, activations quantised at run time\n", r->recipe);
+    printf("16 bit   the checkpoint's weights, FP32 activations and sums, by %s\n", r->wide_by);
+    printf("machine  %s, %s, %d threads\n\n", r->device.name, r->device.architecture,
+           r->device.units);
+
+    (all_layers ? print_layers : print_summaries)(r);
+
     char seconds[CLI_NUMBER];
-    printf("\n%s in all. Next: ", cli_seconds(seconds, r->seconds));
-    if (r->missing != NULL)
-        printf("scripts/setup-demo.sh, then this again on the real model\n");
-    else
-        printf("deepgemm quantize %s fp8-model && deepgemm compare %s fp8-model\n", r->source,
-               r->source);
+    cli_seconds(seconds, r->seconds);
+    if (r->missing != NULL) {
+        printf("\n%s in all. Next: scripts/setup-demo.sh, then this again on the real model\n",
+               seconds);
+        return;
+    }
+    print_whole(r);
+    printf("\n%s in all. Next: deepgemm quantize %s smollm2-fp8\n", seconds, r->source);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------- */
@@ -184,10 +192,10 @@ void demo_print_json(const demo_result *r)
     cJSON *layers = cJSON_AddArrayToObject(root, "layers");
     for (int i = 0; i < r->layer_count; i++)
         cJSON_AddItemToArray(layers, layer_object(&r->layers[i]));
-    cJSON *whole = cJSON_AddObjectToObject(root, "whole_model");
-    layer_add_metrics(cJSON_AddObjectToObject(whole, "logits"), &r->whole.logits);
-    cJSON_AddNumberToObject(whole, "top1_agreement", r->whole.top1_agreement);
     if (r->missing == NULL) {
+        cJSON *whole = cJSON_AddObjectToObject(root, "whole_model");
+        layer_add_metrics(cJSON_AddObjectToObject(whole, "logits"), &r->whole.logits);
+        cJSON_AddNumberToObject(whole, "top1_agreement", r->whole.top1_agreement);
         cJSON_AddNumberToObject(whole, "wide_perplexity", r->whole.wide_perplexity);
         cJSON_AddNumberToObject(whole, "fp8_perplexity", r->whole.fp8_perplexity);
     }

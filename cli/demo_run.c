@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* The demo's two forward passes: 16 bits with FP8 held against it, then FP8 everywhere. */
+#include "demo.h"
+
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- one layer ----------------------------------------------------------------------- */
+
+static demo_layer *layer_of(const demo *d, int block, llama_kind kind)
+{
+    return &d->layers[block * LLAMA_BLOCK_KINDS + (int)kind];
+}
+
+static void quantize_weights(demo *d, int block, llama_kind kind)
+{
+    const dg_matrix *wide = &d->model.blocks[block].linear[kind];
+    demo_layer *layer = layer_of(d, block, kind);
+    layer_codes w =
+        layer_quantize(d->context, wide, d->recipe->weight_rows, d->recipe->weight_cols);
+    int64_t elements = wide->rows * wide->cols, scales = w.scale.rows * w.scale.cols;
+    *layer = (demo_layer){
+        .block = block,
+        .kind = kind,
+        .n = wide->rows,
+        .k = wide->cols,
+        .wide_bytes = elements * (int64_t)dg_dtype_bytes(wide->dtype),
+        .fp8_bytes = elements + scales * (int64_t)sizeof(float),
+        .error = DG_COMPARISON_INIT,
+    };
+    cli_check(dg_weights_pack(d->context, &w.codes, &w.scale, NULL, 0, NULL, &layer->weights),
+              "packing weights");
+    layer_codes_free(&w);
+}
+
+/* Quantises x and multiplies, as a server would for each token that comes in. */
+static void multiply_fp8(const demo *d, const demo_layer *layer, const dg_matrix *x,
+                         const dg_matrix *y)
+{
+    layer_codes a = layer_quantize(d->context, x, 1, d->recipe->activation_cols);
+    dg_gemm gemm = DG_GEMM_INIT;
+    gemm.a = a.codes;
+    gemm.scale_a = a.scale;
+    gemm.weights = layer->weights;
+    gemm.d = *y;
+    cli_check(dg_gemm_run(d->context, &gemm, NULL), "multiplying");
+    layer_codes_free(&a);
+}
+
+/* ---- the products of the forward passes ---------------------------------------------- */
+
+static const double seconds_each = 0.01; /* to time one layer's product */
+
+/*
+ * First pass: goes on with the 16-bit product, and holds the FP8 one of the same x against it. The
+ * FP8 products are timed in the second pass, so that two libraries' threads do not take turns.
+ */
+static void product_compared(void *user, int block, llama_kind kind, const dg_matrix *x,
+                             const dg_matrix *y)
+{
+    demo *d = user;
+    if (kind == LLAMA_HEAD) {
+        layer_multiply_wide(d->peer, x, &d->head, y);
+        return;
+    }
+    demo_layer *layer = layer_of(d, block, kind);
+    dg_matrix w = layer_widen(&d->model.blocks[block].linear[kind]);
+    layer->wide_seconds = layer_time_wide(d->peer, x, &w, y, seconds_each);
+    dg_matrix y8 = layer_new(y->rows, y->cols);
+    multiply_fp8(d, layer, x, &y8);
+    cli_check(dg_compare(y, &y8, &layer->error), "comparing");
+    free(w.data);
+    free(y8.data);
+    cli_progress_update(&d->progress, ++d->done);
+}
+
+typedef struct fp8_call {
+    const demo *demo;
+    const demo_layer *layer;
+    const dg_matrix *x, *y;
+} fp8_call;
+
+static void run_fp8(void *state, int64_t index)
+{
+    (void)index;
+    const fp8_call *call = state;
+    multiply_fp8(call->demo, call->layer, call->x, call->y);
+}
+
+/* Second pass: FP8 everywhere but in the head. */
+static void product_fp8(void *user, int block, llama_kind kind, const dg_matrix *x,
+                        const dg_matrix *y)
+{
+    demo *d = user;
+    if (kind == LLAMA_HEAD) {
+        layer_multiply_wide(d->peer, x, &d->head, y);
+        return;
+    }
+    demo_layer *layer = layer_of(d, block, kind);
+    layer->fp8_seconds = bench_measure(run_fp8, &(fp8_call){d, layer, x, y}, seconds_each).median;
+    cli_progress_update(&d->progress, ++d->done);
+}
+
+/* ---- the whole model ----------------------------------------------------------------- */
+
+static int64_t largest(const float *logits, int64_t count)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* -log of the probability that the logits give to `id`. */
+static double surprise(const float *logits, int64_t count, int32_t id)
+{
+    double top = logits[largest(logits, count)], sum = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        sum += exp(logits[i] - top);
+    return log(sum) + top - logits[id];
+}
+
+static double perplexity(const float *logits, int64_t vocabulary, const int32_t *ids,
+                         int64_t tokens)
+{
+    double sum = 0.0;
+    for (int64_t t = 0; t + 1 < tokens; t++)
+        sum += surprise(logits + t * vocabulary, vocabulary, ids[t + 1]);
+    return exp(sum / (double)(tokens - 1));
+}
+
+static demo_end_to_end judge(const llama *model, const int32_t *ids, int64_t tokens, float *wide,
+                             float *fp8)
+{
+    int64_t vocabulary = model->vocabulary, agreed = 0;
+    for (int64_t t = 0; t < tokens; t++)
+        agreed +=
+            largest(wide + t * vocabulary, vocabulary) == largest(fp8 + t * vocabulary, vocabulary);
+    demo_end_to_end whole = {
+        .logits = DG_COMPARISON_INIT,
+        .top1_agreement = (double)agreed / (double)tokens,
+        .wide_perplexity = perplexity(wide, vocabulary, ids, tokens),
+        .fp8_perplexity = perplexity(fp8, vocabulary, ids, tokens),
+    };
+    dg_matrix reference = dg_matrix_of(wide, DG_F32, tokens, vocabulary);
+    dg_matrix result = dg_matrix_of(fp8, DG_F32, tokens, vocabulary);
+    cli_check(dg_compare(&reference, &result, &whole.logits), "comparing logits");
+    return whole;
+}
+
+demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens)
+{
+    const llama *model = &d->model;
+    int count = model->block_count * LLAMA_BLOCK_KINDS;
+    d->layers = cli_alloc((size_t)count * sizeof *d->layers);
+    d->head = layer_widen(&model->head);
+    for (int b = 0; b < model->block_count; b++)
+        for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++)
+            quantize_weights(d, b, kind);
+
+    size_t logits_bytes = (size_t)(tokens * model->vocabulary) * sizeof(float);
+    float *wide = cli_alloc(logits_bytes), *fp8 = cli_alloc(logits_bytes);
+    d->progress = cli_progress_start("layers", 2 * count);
+    llama_forward(model, ids, tokens, product_compared, d, wide);
+    llama_forward(model, ids, tokens, product_fp8, d, fp8);
+    cli_progress_end(&d->progress);
+    demo_end_to_end whole = judge(model, ids, tokens, wide, fp8);
+    free(wide);
+    free(fp8);
+    free(d->head.data);
+    return whole;
+}
