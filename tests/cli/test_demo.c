@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/* deepgemm demo on a small Llama model made here, against a forward pass in double precision. */
+#include "files.h"
+#include "oracle.h"
+#include "random.h"
+#include "test.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model ----------------------------------------------------------------------- */
+
+/* Ragged against blocks of 128, four query heads on two key-value heads. */
+enum { hidden = 160, inner = 200, heads = 4, kv_heads = 2, head_dim = 40 };
+enum { blocks = 2, vocabulary = 90, tokens = 11 };
+static const double epsilon = 1e-5, theta = 500.0;
+
+static const char config[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 160, \"intermediate_size\": 200,"
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2,"
+    " \"vocab_size\": 90, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500.0%s}";
+
+enum { Q, K, V, O, GATE, UP, DOWN, kinds };
+static const struct {
+    const char *name;
+    int rows, cols;
+} linear[kinds] = {
+    {"self_attn.q_proj", heads *head_dim, hidden},
+    {"self_attn.k_proj", kv_heads *head_dim, hidden},
+    {"self_attn.v_proj", kv_heads *head_dim, hidden},
+    {"self_attn.o_proj", hidden, heads *head_dim},
+    {"mlp.gate_proj", inner, hidden},
+    {"mlp.up_proj", inner, hidden},
+    {"mlp.down_proj", hidden, inner},
+};
+
+typedef struct model {
+    double *linear[blocks][kinds], *norms[blocks][2];
+    double *embedding, *final_norm; /* the head is tied to the embedding */
+    int32_t ids[tokens];
+    const char *folder;
+} model;
+
+/* BF16 values for the file; returns them in double. */
+static double *make_tensor(rng *r, stored *t, const char *name, int rows, int cols,
+                           double deviation)
+{
+    int count = rows * (cols == 0 ? 1 : cols);
+    uint16_t *data = malloc((size_t)count * sizeof *data);
+    double *values = malloc((size_t)count * sizeof *values);
+    assert_true(data != NULL && values != NULL);
+    rng_fill_normal(r, data, DG_BF16, count, deviation);
+    dg_matrix m = dg_matrix_of(data, DG_BF16, 1, count);
+    oracle_dequantize(&m, &(dg_scale){0}, values);
+    *t = (stored){strdup(name), "BF16", 2, rows, cols, data};
+    return values;
+}
+
+static int make_model(void **state)
+{
+    static model m;
+    static const char *const norms[2] = {"input_layernorm", "post_attention_layernorm"};
+    enum { tensor_count = blocks * (kinds + 2) + 2 };
+    stored tensors[tensor_count];
+    int count = 0;
+    char name[80];
+    rng r = rng_new(1);
+    for (int b = 0; b < blocks; b++) {
+        for (int i = 0; i < kinds; i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", b, linear[i].name);
+            m.linear[b][i] = make_tensor(&r, &tensors[count++], name, linear[i].rows,
+                                         linear[i].cols, 1.5 / sqrt(linear[i].cols));
+        }
+        for (int i = 0; i < 2; i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", b, norms[i]);
+            m.norms[b][i] = make_tensor(&r, &tensors[count++], name, hidden, 0, 1.0);
+        }
+    }
+    m.embedding =
+        make_tensor(&r, &tensors[count++], "model.embed_tokens.weight", vocabulary, hidden, 0.2);
+    m.final_norm = make_tensor(&r, &tensors[count++], "model.norm.weight", hidden, 0, 1.0);
+    for (int i = 0; i < tokens; i++)
+        m.ids[i] = (int32_t)rng_range(&r, 0, vocabulary - 1);
+
+    m.folder = files_folder();
+    safetensors_write(files_path(m.folder, "model.safetensors"), tensors, (size_t)count);
+    safetensors_write(files_path(m.folder, "tokens.safetensors"),
+                      &(stored){"ids", "I32", 4, tokens, 0, m.ids}, 1);
+    for (int i = 0; i < count; i++) {
+        free((void *)tensors[i].name);
+        free((void *)tensors[i].data);
+    }
+    *state = &m;
+    return 0;
+}
+
+static int free_model(void **state)
+{
+    model *m = *state;
+    for (int b = 0; b < blocks; b++) {
+        for (int i = 0; i < kinds; i++)
+            free(m->linear[b][i]);
+        for (int i = 0; i < 2; i++)
+            free(m->norms[b][i]);
+    }
+    free(m->embedding);
+    free(m->final_norm);
+    return 0;
+}
+
+static void write_config(const model *m, const char *more)
+{
+    char text[sizeof config + 64];
+    snprintf(text, sizeof text, config, more);
+    files_write_text(files_path(m->folder, "config.json"), text);
+}
+
+/* ---- the forward pass, for one token at a time --------------------------------------- */
+
+static void multiply(const double *w, int rows, int cols, const double *x, double *y)
+{
+    for (int r = 0; r < rows; r++) {
+        y[r] = 0.0;
+        for (int c = 0; c < cols; c++)
+            y[r] += w[r * cols + c] * x[c];
+    }
+}
+
+static void normalize(const double *x, const double *weight, double *y)
+{
+    double squares = 0.0;
+    for (int i = 0; i < hidden; i++)
+        squares += x[i] * x[i];
+    for (int i = 0; i < hidden; i++)
+        y[i] = x[i] / sqrt(squares / hidden + epsilon) * weight[i];
+}
+
+/* Feature i and feature i + half of a head are one complex number, turned by the position. */
+static void turn(double *head, int position)
+{
+    enum { half = head_dim / 2 };
+    for (int i = 0; i < half; i++) {
+        double angle = position / pow(theta, 2.0 * i / head_dim), re = head[i], im = head[i + half];
+        head[i] = re * cos(angle) - im * sin(angle);
+        head[i + half] = re * sin(angle) + im * cos(angle);
+    }
+}
+
+static double dot(const double *x, const double *y, int count)
+{
+    double sum = 0.0;
+    for (int i = 0; i < count; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+static void attend(const double *q, double k[][kv_heads * head_dim],
+                   double v[][kv_heads * head_dim], int position, double *out)
+{
+    for (int h = 0; h < heads; h++) {
+        int kv = h / (heads / kv_heads) * head_dim;
+        double sum = 0.0, *target = out + h * head_dim;
+        memset(target, 0, head_dim * sizeof *target);
+        for (int s = 0; s <= position; s++) {
+            double weight = exp(dot(q + h * head_dim, k[s] + kv, head_dim) / sqrt(head_dim));
+            sum += weight;
+            for (int i = 0; i < head_dim; i++)
+                target[i] += weight * v[s][kv + i];
+        }
+        for (int i = 0; i < head_dim; i++)
+            target[i] /= sum;
+    }
+}
+
+/* exp of the mean surprise at each next token */
+static double perplexity(const model *m)
+{
+    static double k[blocks][tokens][kv_heads * head_dim], v[blocks][tokens][kv_heads * head_dim];
+    double x[hidden], h[hidden], q[heads * head_dim], attended[heads * head_dim];
+    double gate[inner], up[inner], logits[vocabulary], surprise = 0.0;
+    for (int t = 0; t + 1 < tokens; t++) {
+        memcpy(x, m->embedding + m->ids[t] * hidden, sizeof x);
+        for (int b = 0; b < blocks; b++) {
+            double *const *w = m->linear[b];
+            normalize(x, m->norms[b][0], h);
+            multiply(w[Q], heads * head_dim, hidden, h, q);
+            multiply(w[K], kv_heads * head_dim, hidden, h, k[b][t]);
+            multiply(w[V], kv_heads * head_dim, hidden, h, v[b][t]);
+            for (int i = 0; i < heads; i++)
+                turn(q + i * head_dim, t);
+            for (int i = 0; i < kv_heads; i++)
+                turn(k[b][t] + i * head_dim, t);
+            attend(q, k[b], v[b], t, attended);
+            multiply(w[O], hidden, heads * head_dim, attended, h);
+            for (int i = 0; i < hidden; i++)
+                x[i] += h[i];
+            normalize(x, m->norms[b][1], h);
+            multiply(w[GATE], inner, hidden, h, gate);
+            multiply(w[UP], inner, hidden, h, up);
+            for (int i = 0; i < inner; i++)
+                gate[i] *= up[i] / (1.0 + exp(-gate[i]));
+            multiply(w[DOWN], hidden, inner, gate, h);
+            for (int i = 0; i < hidden; i++)
+                x[i] += h[i];
+        }
+        normalize(x, m->final_norm, h);
+        multiply(m->embedding, vocabulary, hidden, h, logits);
+        double sum = 0.0;
+        for (int i = 0; i < vocabulary; i++)
+            sum += exp(logits[i]);
+        surprise += log(sum) - logits[m->ids[t + 1]];
+    }
+    return exp(surprise / (tokens - 1));
+}
+
+/* ---- tests --------------------------------------------------------------------------- */
+
+static void numbers_of_a_small_model(void **state)
+{
+    const model *m = *state;
+    write_config(m, "");
+    double expected = perplexity(m);
+    static const char *const recipes[] = {"block", "channel"};
+    for (int recipe = 0; recipe < 2; recipe++) {
+        tool_result r =
+            tool_run("", "demo --model %s --recipe %s --json", m->folder, recipes[recipe]);
+        cJSON *root = tool_json(&r);
+        assert_string_equal(tool_string(root, "data"), "model");
+        assert_int_equal(tool_number(root, "tokens"), tokens);
+        const cJSON *layers = cJSON_GetObjectItem(root, "layers"), *row = layers->child;
+        assert_int_equal(cJSON_GetArraySize(layers), blocks * kinds);
+        for (int i = 0; i < blocks * kinds; i++, row = row->next) {
+            int n = linear[i % kinds].rows, k = linear[i % kinds].cols;
+            int scales = recipe == 0 ? (n + 127) / 128 * ((k + 127) / 128) : n;
+            assert_int_equal(tool_number(row, "block"), i / kinds);
+            assert_non_null(strstr(linear[i % kinds].name, tool_string(row, "kind")));
+            assert_int_equal(tool_number(row, "n"), n);
+            assert_int_equal(tool_number(row, "k"), k);
+            assert_int_equal(tool_number(row, "wide_bytes"), 2 * n * k);
+            assert_int_equal(tool_number(row, "fp8_bytes"), n * k + 4 * scales);
+            double error = tool_number(row, "relative_error");
+            assert_true(error > 0.01 && error < 0.08); /* E4M3 has three bits of fraction */
+            assert_true(tool_number(row, "fp8_us") > 0 && tool_number(row, "wide_us") > 0);
+        }
+        const cJSON *whole = cJSON_GetObjectItem(root, "whole_model");
+        double wide = tool_number(whole, "wide_perplexity");
+        if (fabs(wide / expected - 1) > 1e-3)
+            fail_msg("perplexity is %g, %g expected", wide, expected);
+        double fp8 = tool_number(whole, "fp8_perplexity");
+        assert_true(fp8 != wide && fabs(log(fp8 / wide)) < 1.0);
+        cJSON_Delete(root);
+        tool_free(&r);
+    }
+    tool_result text = tool_run("", "demo --model %s --all", m->folder);
+    tool_expect(&text, 0);
+    assert_non_null(strstr(text.out, "1.down_proj"));
+    tool_free(&text);
+}
+
+static void refuse(const char *arguments, int code, const char *reason)
+{
+    tool_result r = tool_run("", "demo %s", arguments);
+    tool_expect(&r, code);
+    if (strstr(r.err, reason) == NULL)
+        fail_msg("'%s' is not in: %s", reason, r.err);
+    tool_free(&r);
+}
+
+/* A model that the forward pass would compute wrongly is refused. */
+static void refusals(void **state)
+{
+    const model *m = *state;
+    char arguments[256];
+    snprintf(arguments, sizeof arguments, "--model %s", m->folder);
+    write_config(m, ", \"rope_scaling\": {\"factor\": 2}");
+    refuse(arguments, 1, "rope_scaling");
+    write_config(m, ", \"attention_bias\": true");
+    refuse(arguments, 1, "attention_bias");
+    write_config(m, ", \"head_dim\": 20");
+    refuse(arguments, 1, "shape");
+    refuse("--model /nowhere", 1, "/nowhere");
+    refuse("--tokens 1", 2, "--tokens");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_of_a_small_model),
+        cmocka_unit_test(refusals),
+    };
+    test_begin(argc, argv);
+    return cmocka_run_group_tests(tests, make_model, free_model);
+}
