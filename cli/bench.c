@@ -18,7 +18,7 @@ static const char *const default_cases[] = {
 static const int64_t sweep_sizes[] = {1,  2,  3,  4,   5,   6,   8,   12,  16,  17,  24,  32,  48,
                                       64, 65, 96, 128, 129, 192, 256, 384, 512, 513, 768, 1024};
 
-#define COUNT(array) ((int)(sizeof array / sizeof *array))
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 typedef struct request {
     const char *file, *recipe, *commit, *plot;

@@ -29,7 +29,7 @@ static void read_line(char *text, int index, const char *file)
 
 static void find_caches(char sizes[cache_levels][cache_text])
 {
-    memset(sizes, 0, cache_levels * cache_text);
+    memset(sizes, 0, cache_levels * sizeof *sizes);
     char level[cache_text], type[cache_text];
     for (int index = 0; read_line(level, index, "level"), level[0] != '\0'; index++) {
         read_line(type, index, "type");
