@@ -16,6 +16,8 @@ dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON
 {
     if (bytes == 0)
         return dgi_fail(DG_BAD_FILE, "%s is empty", what);
+    if (memchr(text, '\0', bytes) != NULL) /* cJSON would let it pass inside a string */
+        return dgi_fail(DG_BAD_FILE, "%s is not JSON: it holds a zero byte", what);
     /* A copy with a final zero: cJSON before 1.7.18 may read one byte beyond the length. */
     char *copy = malloc(bytes + 1);
     if (copy == NULL)

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define BLOCK 128 /* of DeepSeek-style checkpoints */
 
@@ -90,11 +89,10 @@ static void print_channel(FILE *out, const char *const *kept, size_t count)
 char *dgi_config_quantized(const char *config, size_t bytes, dg_checkpoint_format format,
                            const char *const *kept, size_t kept_count, size_t *quantized_bytes)
 {
-    const char *space = " \t\r\n";
     while (config[bytes - 1] != '}')
         bytes--;
     bytes--;
-    while (strchr(space, config[bytes - 1]) != NULL)
+    while ((unsigned char)config[bytes - 1] <= ' ') /* what cJSON skips */
         bytes--;
     char *text = NULL;
     FILE *out = open_memstream(&text, quantized_bytes);

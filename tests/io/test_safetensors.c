@@ -189,6 +189,8 @@ static void too_deep_and_too_many_dimensions(void **state)
     strcpy(header + length + DEPTH, "}");
     char *file = safetensors_bytes(header, NULL, 0, &bytes);
     refuse(file, bytes, "is not JSON");
+    memcpy(file + 8, "{\"a\0b\"", 6);
+    refuse(file, bytes, "holds a zero byte");
     free(file);
 
     length = (size_t)sprintf(header, "{\"t\":{\"dtype\":\"I8\",\"shape\":[1");
