@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* deepgemm info: versions, the processor, and each kernel with the reason when it cannot run. */
+/* deepgemm info: the version, the devices, and each kernel with the reason when it cannot run. */
 #include "cli.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const instruction_sets[] = {"generic", "avx2", "avx512", "avx512_bf16"};
@@ -53,60 +54,131 @@ static bool has_instruction_set(const char *isa)
     return found;
 }
 
-static void print_json(const dg_context *context, const dg_device_info *device)
+/* Every device here; `no_gpu` says why there is none, or no further one. */
+enum { most_gpus = 16 };
+typedef struct devices {
+    dg_context *cpu, *gpus[most_gpus];
+    int gpu_count;
+    char *no_gpu;
+} devices;
+
+static devices open_devices(void)
 {
+    devices d = {0};
+    cli_check(dg_create(&d.cpu, DG_CPU, NULL), "opening the processor");
+    while (d.gpu_count < most_gpus && dg_create(&d.gpus[d.gpu_count], d.gpu_count, NULL) == DG_OK)
+        d.gpu_count++;
+    d.no_gpu = cli_format("%s", dg_last_error());
+    return d;
+}
+
+static void close_devices(devices *d)
+{
+    for (int i = 0; i < d->gpu_count; i++)
+        dg_destroy(d->gpus[i]);
+    dg_destroy(d->cpu);
+    free(d->no_gpu);
+}
+
+static dg_device_info facts_of(const dg_context *context)
+{
+    dg_device_info facts;
+    cli_check(dg_get_device_info(context, &facts), "asking for the device");
+    return facts;
+}
+
+/* NULL when a kernel can run on its own kind of device, the first GPU for GPUs; or why not. */
+static const char *refusal(const devices *d, const dg_kernel_info *kernel)
+{
+    bool cpu = strcmp(kernel->backend, "cpu") == 0;
+    if (!cpu && d->gpu_count == 0)
+        return d->no_gpu;
+    return dg_kernel_usable(cpu ? d->cpu : d->gpus[0], kernel->name) == DG_OK ? NULL
+                                                                              : dg_last_error();
+}
+
+static cJSON *kernels_json(const devices *d)
+{
+    cJSON *kernels = cJSON_CreateArray();
+    dg_kernel_info kernel;
+    for (int32_t i = 0; dg_kernel_at(i, &kernel) == DG_OK; i++) {
+        const char *reason = refusal(d, &kernel);
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "name", kernel.name);
+        cJSON_AddStringToObject(row, "backend", kernel.backend);
+        cJSON_AddStringToObject(row, "architecture", kernel.architecture);
+        cJSON_AddBoolToObject(row, "usable", reason == NULL);
+        if (reason != NULL)
+            cJSON_AddStringToObject(row, "reason", reason);
+        cJSON_AddItemToArray(kernels, row);
+    }
+    return kernels;
+}
+
+static void print_json(const devices *d)
+{
+    dg_device_info facts = facts_of(d->cpu);
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON *cpu = cJSON_AddObjectToObject(root, "cpu");
-    cJSON_AddStringToObject(cpu, "name", device->name);
-    cJSON_AddStringToObject(cpu, "isa", device->architecture);
+    cJSON_AddStringToObject(cpu, "name", facts.name);
+    cJSON_AddStringToObject(cpu, "isa", facts.architecture);
     cJSON *found = cJSON_AddArrayToObject(cpu, "isa_found");
     for (int i = 0; i < set_count; i++)
         if (has_instruction_set(instruction_sets[i]))
             cJSON_AddItemToArray(found, cJSON_CreateString(instruction_sets[i]));
-    cJSON_AddNumberToObject(cpu, "threads", device->units);
+    cJSON_AddNumberToObject(cpu, "threads", facts.units);
     char sizes[cache_levels][cache_text];
     find_caches(sizes);
     cJSON *caches = cJSON_AddArrayToObject(cpu, "caches");
     for (int i = 0; i < cache_levels; i++)
         cJSON_AddItemToArray(caches, cJSON_CreateString(sizes[i]));
-    cJSON *kernels = cJSON_AddArrayToObject(root, "kernels");
-    dg_kernel_info kernel;
-    for (int32_t i = 0; dg_kernel_at(i, &kernel) == DG_OK; i++) {
-        cJSON *row = cJSON_CreateObject();
-        bool usable = dg_kernel_usable(context, kernel.name) == DG_OK;
-        cJSON_AddStringToObject(row, "name", kernel.name);
-        cJSON_AddStringToObject(row, "backend", kernel.backend);
-        cJSON_AddStringToObject(row, "architecture", kernel.architecture);
-        cJSON_AddBoolToObject(row, "usable", usable);
-        if (!usable)
-            cJSON_AddStringToObject(row, "reason", dg_last_error());
-        cJSON_AddItemToArray(kernels, row);
+
+    cJSON *gpus = cJSON_AddArrayToObject(root, "gpus");
+    for (int i = 0; i < d->gpu_count; i++) {
+        facts = facts_of(d->gpus[i]);
+        cJSON *gpu = cJSON_CreateObject();
+        cJSON_AddStringToObject(gpu, "name", facts.name);
+        cJSON_AddStringToObject(gpu, "architecture", facts.architecture);
+        cJSON_AddNumberToObject(gpu, "multiprocessors", facts.units);
+        cJSON_AddItemToArray(gpus, gpu);
     }
+    if (d->gpu_count == 0)
+        cJSON_AddStringToObject(root, "no_gpu", d->no_gpu);
+    cJSON_AddItemToObject(root, "kernels", kernels_json(d));
     cli_json_print(root);
 }
 
-static void print_text(const dg_context *context, const dg_device_info *device)
+static void print_text(const devices *d)
 {
+    dg_device_info facts = facts_of(d->cpu);
+    char sizes[cache_levels][cache_text];
+    find_caches(sizes);
     printf("deepgemm      %s\n", dg_version());
-    printf("processor     %s\n", device->name);
-    printf("threads       %d\n", device->units);
-    printf("instructions  %s in use; found:", device->architecture);
+    printf("processor     %s, %d threads, caches %s, %s, %s\n", facts.name, facts.units, sizes[0],
+           sizes[1], sizes[2]);
+    printf("instructions  %s in use; found:", facts.architecture);
     for (int i = 0; i < set_count; i++)
         if (has_instruction_set(instruction_sets[i]))
             printf(" %s", instruction_sets[i]);
-    char sizes[cache_levels][cache_text];
-    find_caches(sizes);
-    printf("\ncaches        %s, %s, %s\n\n", sizes[0], sizes[1], sizes[2]);
+    putchar('\n');
+    for (int i = 0; i < d->gpu_count; i++) {
+        facts = facts_of(d->gpus[i]);
+        printf("GPU %-10d%s, %s, %d multiprocessors\n", i, facts.name, facts.architecture,
+               facts.units);
+    }
+    if (d->gpu_count == 0)
+        printf("GPU           none: %s\n", d->no_gpu);
+    putchar('\n');
 
     cli_table *table = cli_table_new("kernel", "backend", "needs", "usable", NULL);
     dg_kernel_info kernel;
     for (int32_t i = 0; dg_kernel_at(i, &kernel) == DG_OK; i++) {
-        bool usable = dg_kernel_usable(context, kernel.name) == DG_OK;
+        const char *reason = refusal(d, &kernel);
         cli_table_cell(table, "%s", kernel.name);
         cli_table_cell(table, "%s", kernel.backend);
         cli_table_cell(table, "%s", kernel.architecture);
-        cli_table_cell(table, "%s", usable ? "yes" : dg_last_error());
+        cli_table_cell(table, "%s", reason == NULL ? "yes" : reason);
     }
     cli_table_print(table);
 }
@@ -121,12 +193,8 @@ int cli_info(int argc, char **argv)
     cli_parse(
         &(cli_usage){"info", "", 0, 0, "Shows what the library and this machine can do.", options},
         argc, argv);
-
-    dg_context *context;
-    dg_device_info device;
-    cli_check(dg_create(&context, DG_CPU, NULL), "opening the processor");
-    cli_check(dg_get_device_info(context, &device), "asking for the processor");
-    (json ? print_json : print_text)(context, &device);
-    dg_destroy(context);
+    devices d = open_devices();
+    (json ? print_json : print_text)(&d);
+    close_devices(&d);
     return CLI_OK;
 }
