@@ -153,8 +153,10 @@ compare_row compare_layer(const compare_job *job, const dg_stored_weight *result
                                       : sampled_inputs(job, k, seed_of(job, name));
     row.has_output = x.rows > 0;
     layer_codes x8 = {0};
-    if (row.has_output) /* a token has scales of its own, as wide as the weight's blocks */
-        x8 = layer_quantize(job->context, &x, 1, result->block_cols);
+    if (row.has_output) { /* a token has scales of its own, as wide as the weight's blocks */
+        x8 = layer_codes_new(x.rows, k, 1, result->block_cols);
+        layer_quantize(job->context, &x, &x8);
+    }
     for (int64_t first = 0; first < n; first += slab_rows) {
         int64_t count = n - first < slab_rows ? n - first : slab_rows;
         dg_matrix w16 = widen(job, &reference, reference_scales, first, count);

@@ -8,16 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- groups of layers ---------------------------------------------------------------- */
+/* ---- the layers of one kind ---------------------------------------------------------- */
 
-/* Layers of one kind, or all of them, summed up. */
 typedef struct summary {
     const demo_layer *worst; /* by relative error */
-    double median_error;
-    double least_cosine;
-    double wide_seconds, fp8_seconds; /* of all together */
-    int64_t wide_bytes, fp8_bytes;
-    int count;
+    double median_error, least_cosine;
+    double wide_seconds, fp8_seconds; /* of one layer: the median over the blocks */
 } summary;
 
 static int compare_doubles(const void *a, const void *b)
@@ -26,26 +22,30 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* `kind` LLAMA_BLOCK_KINDS takes all layers. */
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return values[count / 2];
+}
+
 static summary summarize(const demo_result *r, llama_kind kind)
 {
+    int blocks = r->layer_count / LLAMA_BLOCK_KINDS;
+    double *errors = cli_alloc((size_t)blocks * 3 * sizeof *errors);
+    double *wide = errors + blocks, *fp8 = wide + blocks;
     summary s = {.least_cosine = 1.0};
-    double *errors = cli_alloc((size_t)r->layer_count * sizeof *errors);
-    for (int i = 0; i < r->layer_count; i++) {
-        const demo_layer *layer = &r->layers[i];
-        if (kind != LLAMA_BLOCK_KINDS && layer->kind != kind)
-            continue;
-        errors[s.count++] = layer->error.relative_error;
-        if (s.worst == NULL || layer->error.relative_error > s.worst->error.relative_error)
+    for (int b = 0; b < blocks; b++) {
+        const demo_layer *layer = &r->layers[b * LLAMA_BLOCK_KINDS + (int)kind];
+        errors[b] = layer->error.relative_error;
+        wide[b] = layer->wide_seconds;
+        fp8[b] = layer->fp8_seconds;
+        if (s.worst == NULL || errors[b] > s.worst->error.relative_error)
             s.worst = layer;
         s.least_cosine = fmin(s.least_cosine, layer->error.cosine);
-        s.wide_seconds += layer->wide_seconds;
-        s.fp8_seconds += layer->fp8_seconds;
-        s.wide_bytes += layer->wide_bytes;
-        s.fp8_bytes += layer->fp8_bytes;
     }
-    qsort(errors, (size_t)s.count, sizeof *errors, compare_doubles);
-    s.median_error = errors[s.count / 2];
+    s.median_error = median(errors, blocks);
+    s.wide_seconds = median(wide, blocks);
+    s.fp8_seconds = median(fp8, blocks);
     free(errors);
     return s;
 }
@@ -64,35 +64,38 @@ static void add_costs(cli_table *table, double fp8_seconds, double wide_seconds,
     cli_table_cell(table, "%s", cli_bytes(text, (double)wide_bytes));
 }
 
-static void add_summary(cli_table *table, const char *name, const summary *s)
-{
-    cli_table_cell(table, "%s", name);
-    cli_table_cell(table, "%.2f %%", 100 * s->median_error);
-    cli_table_cell(table, "%.2f %%", 100 * s->worst->error.relative_error);
-    cli_table_cell(table, "%d", s->worst->block);
-    cli_table_cell(table, "%.1f", s->worst->error.snr_db);
-    cli_table_cell(table, "%.5f", s->least_cosine);
-    add_costs(table, s->fp8_seconds, s->wide_seconds, s->fp8_bytes, s->wide_bytes);
-}
-
 static void print_summaries(const demo_result *r)
 {
+    int blocks = r->layer_count / LLAMA_BLOCK_KINDS;
+    double fp8_seconds = 0.0, wide_seconds = 0.0;
+    int64_t fp8_bytes = 0, wide_bytes = 0;
     cli_table *table =
         cli_table_new("layer", ">error", ">worst", ">in block", ">SNR dB", ">cosine", ">FP8 time",
                       ">16 bit", ">faster", ">FP8 size", ">16 bit", NULL);
     for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
         summary s = summarize(r, kind);
-        char *name = cli_format("%s %lld x %lld", llama_kind_names[kind], (long long)s.worst->n,
-                                (long long)s.worst->k);
-        add_summary(table, name, &s);
-        free(name);
+        cli_table_cell(table, "%s %lld x %lld", llama_kind_names[kind], (long long)s.worst->n,
+                       (long long)s.worst->k);
+        cli_table_cell(table, "%.2f %%", 100 * s.median_error);
+        cli_table_cell(table, "%.2f %%", 100 * s.worst->error.relative_error);
+        cli_table_cell(table, "%d", s.worst->block);
+        cli_table_cell(table, "%.1f", s.worst->error.snr_db);
+        cli_table_cell(table, "%.5f", s.least_cosine);
+        add_costs(table, s.fp8_seconds, s.wide_seconds, s.worst->fp8_bytes, s.worst->wide_bytes);
+        fp8_seconds += blocks * s.fp8_seconds;
+        wide_seconds += blocks * s.wide_seconds;
+        fp8_bytes += blocks * s.worst->fp8_bytes;
+        wide_bytes += blocks * s.worst->wide_bytes;
     }
-    summary all = summarize(r, LLAMA_BLOCK_KINDS);
-    add_summary(table, "all", &all);
+    enum { error_columns = 5 };
+    cli_table_cell(table, "%d blocks together", blocks);
+    for (int i = 0; i < error_columns; i++)
+        cli_table_cell(table, "%s", "");
+    add_costs(table, fp8_seconds, wide_seconds, fp8_bytes, wide_bytes);
     cli_table_print(table);
-    printf("error: |y8 - y16| / |y16|, the median over %d blocks and the worst; SNR and cosine: "
-           "the worst;\ntimes and bytes: all blocks together\n",
-           r->layer_count / LLAMA_BLOCK_KINDS);
+    printf("error: |y8 - y16| / |y16|, the median of the blocks and the worst; SNR and cosine: the "
+           "worst;\ntime: of one layer for all %lld tokens, the median of the blocks\n",
+           (long long)r->tokens);
 }
 
 static void print_layers(const demo_result *r)

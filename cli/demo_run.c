@@ -19,7 +19,8 @@ static void quantize_weights(demo *d, int block, llama_kind kind)
     const dg_matrix *wide = &d->model.blocks[block].linear[kind];
     demo_layer *layer = layer_of(d, block, kind);
     layer_codes w =
-        layer_quantize(d->context, wide, d->recipe->weight_rows, d->recipe->weight_cols);
+        layer_codes_new(wide->rows, wide->cols, d->recipe->weight_rows, d->recipe->weight_cols);
+    layer_quantize(d->context, wide, &w);
     int64_t elements = wide->rows * wide->cols, scales = w.scale.rows * w.scale.cols;
     *layer = (demo_layer){
         .block = block,
@@ -35,23 +36,38 @@ static void quantize_weights(demo *d, int block, llama_kind kind)
     layer_codes_free(&w);
 }
 
-/* Quantises x and multiplies, as a server would for each token that comes in. */
-static void multiply_fp8(const demo *d, const demo_layer *layer, const dg_matrix *x,
-                         const dg_matrix *y)
-{
-    layer_codes a = layer_quantize(d->context, x, 1, d->recipe->activation_cols);
-    dg_gemm gemm = DG_GEMM_INIT;
-    gemm.a = a.codes;
-    gemm.scale_a = a.scale;
-    gemm.weights = layer->weights;
-    gemm.d = *y;
-    cli_check(dg_gemm_run(d->context, &gemm, NULL), "multiplying");
-    layer_codes_free(&a);
-}
-
 /* ---- the products of the forward passes ---------------------------------------------- */
 
 static const double seconds_each = 0.01; /* to time one layer's product */
+
+/* What a server does for tokens that come in: quantise them and multiply. */
+typedef struct fp8_product {
+    dg_context *context;
+    const dg_matrix *x;
+    layer_codes x8;
+    dg_gemm gemm;
+} fp8_product;
+
+static fp8_product fp8_product_new(const demo *d, const demo_layer *layer, const dg_matrix *x,
+                                   const dg_matrix *y)
+{
+    fp8_product p = {d->context, x,
+                     layer_codes_new(x->rows, x->cols, 1, d->recipe->activation_cols),
+                     DG_GEMM_INIT};
+    p.gemm.a = p.x8.codes;
+    p.gemm.scale_a = p.x8.scale;
+    p.gemm.weights = layer->weights;
+    p.gemm.d = *y;
+    return p;
+}
+
+static void fp8_product_run(void *product, int64_t index)
+{
+    (void)index;
+    const fp8_product *p = product;
+    layer_quantize(p->context, p->x, &p->x8);
+    cli_check(dg_gemm_run(p->context, &p->gemm, NULL), "multiplying");
+}
 
 /*
  * First pass: goes on with the 16-bit product, and holds the FP8 one of the same x against it. The
@@ -69,24 +85,13 @@ static void product_compared(void *user, int block, llama_kind kind, const dg_ma
     dg_matrix w = layer_widen(&d->model.blocks[block].linear[kind]);
     layer->wide_seconds = layer_time_wide(d->peer, x, &w, y, seconds_each);
     dg_matrix y8 = layer_new(y->rows, y->cols);
-    multiply_fp8(d, layer, x, &y8);
+    fp8_product product = fp8_product_new(d, layer, x, &y8);
+    fp8_product_run(&product, 0);
     cli_check(dg_compare(y, &y8, &layer->error), "comparing");
+    layer_codes_free(&product.x8);
     free(w.data);
     free(y8.data);
     cli_progress_update(&d->progress, ++d->done);
-}
-
-typedef struct fp8_call {
-    const demo *demo;
-    const demo_layer *layer;
-    const dg_matrix *x, *y;
-} fp8_call;
-
-static void run_fp8(void *state, int64_t index)
-{
-    (void)index;
-    const fp8_call *call = state;
-    multiply_fp8(call->demo, call->layer, call->x, call->y);
 }
 
 /* Second pass: FP8 everywhere but in the head. */
@@ -99,7 +104,9 @@ static void product_fp8(void *user, int block, llama_kind kind, const dg_matrix 
         return;
     }
     demo_layer *layer = layer_of(d, block, kind);
-    layer->fp8_seconds = bench_measure(run_fp8, &(fp8_call){d, layer, x, y}, seconds_each).median;
+    fp8_product product = fp8_product_new(d, layer, x, y);
+    layer->fp8_seconds = bench_measure(fp8_product_run, &product, seconds_each).median;
+    layer_codes_free(&product.x8);
     cli_progress_update(&d->progress, ++d->done);
 }
 

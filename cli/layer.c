@@ -31,20 +31,13 @@ void layer_fill_gains(float *gains, int64_t features, uint64_t seed)
         gains[i] = fabsf(gains[i]) > rare ? layer_outlier_gain : 1.0f;
 }
 
-layer_codes layer_quantize(dg_context *context, const dg_matrix *wide, int32_t block_rows,
-                           int32_t block_cols)
+layer_codes layer_codes_new(int64_t rows, int64_t cols, int32_t block_rows, int32_t block_cols)
 {
     layer_codes q = {
-        .codes = dg_matrix_of(NULL, DG_E4M3, wide->rows, wide->cols),
-        .scale = dg_scale_of(NULL, DG_F32, wide->rows, wide->cols, block_rows, block_cols),
+        .codes = dg_matrix_of(cli_alloc((size_t)(rows * cols)), DG_E4M3, rows, cols),
+        .scale = dg_scale_of(NULL, DG_F32, rows, cols, block_rows, block_cols),
     };
-    q.codes.data = cli_alloc((size_t)(wide->rows * wide->cols));
     q.scale.data = cli_alloc((size_t)(q.scale.rows * q.scale.cols) * sizeof(float));
-    dg_quantize quantize = DG_QUANTIZE_INIT;
-    quantize.input = *wide;
-    quantize.output = q.codes;
-    quantize.scale = q.scale;
-    cli_check(dg_quantize_run(context, &quantize, NULL), "quantising");
     return q;
 }
 
@@ -52,6 +45,15 @@ void layer_codes_free(layer_codes *matrix)
 {
     free(matrix->codes.data);
     free(matrix->scale.data);
+}
+
+void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_codes *quantized)
+{
+    dg_quantize quantize = DG_QUANTIZE_INIT;
+    quantize.input = *wide;
+    quantize.output = quantized->codes;
+    quantize.scale = quantized->scale;
+    cli_check(dg_quantize_run(context, &quantize, NULL), "quantising");
 }
 
 /* ---- the 16-bit product -------------------------------------------------------------- */

@@ -21,16 +21,16 @@ dg_matrix layer_widen(const dg_matrix *matrix);
 extern const float layer_outlier_gain;
 void layer_fill_gains(float *gains, int64_t features, uint64_t seed);
 
-/* An E4M3 matrix with F32 scales. Free the data of both. */
+/* An E4M3 matrix with F32 scales of some granularity. */
 typedef struct layer_codes {
     dg_matrix codes;
     dg_scale scale;
 } layer_codes;
 
-/* Quantises a matrix with dynamic scales of that granularity. */
-layer_codes layer_quantize(dg_context *context, const dg_matrix *wide, int32_t block_rows,
-                           int32_t block_cols);
+layer_codes layer_codes_new(int64_t rows, int64_t cols, int32_t block_rows, int32_t block_cols);
 void layer_codes_free(layer_codes *matrix);
+/* Quantises a matrix of that shape with dynamic scales. */
+void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_codes *quantized);
 
 /* Who multiplies in 16 bits: OpenBLAS where it opens, or else a plain loop. */
 const bench_peer *layer_wide_peer(int threads, const char *isa);
