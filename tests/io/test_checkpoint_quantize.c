@@ -149,6 +149,7 @@ static const char *make_model(uint64_t stream, bool sharded)
     files_write_text(files_path(folder, "config.json"), config);
     files_write_text(files_path(folder, "tokenizer.json"), "{\"tokens\": []}");
     files_write_text(files_path(folder, "pytorch_model.bin"), "old weights");
+    files_write_text(files_path(folder, "empty.txt"), "");
     files_write_text(files_path(folder, ".hidden"), "");
     files_make_folder(files_path(folder, "original"));
     void *all[] = {q, up, gate, norm, embed, head};
@@ -244,7 +245,8 @@ static void models(void **state)
 
         assert_true(files_exist(files_path(output, "tokenizer.json")));
         assert_true(files_exist(files_path(output, "config.json")));
-        assert_int_equal(files_count(output, ""), sharded ? 5 : 3);
+        assert_true(files_exist(files_path(output, "empty.txt")));
+        assert_int_equal(files_count(output, ""), sharded ? 6 : 4);
         if (sharded) {
             cJSON *index = read_json(files_path(output, "model.safetensors.index.json"));
             const cJSON *metadata = cJSON_GetObjectItem(index, "metadata");
