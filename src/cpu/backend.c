@@ -3,11 +3,29 @@
 #include "cpu/cpu.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * OpenMP keeps a thread's helpers for its next call, but a child of fork() has none of them and
+ * would wait for them for ever (GNU OpenMP does). So they are let go before a fork; the next call
+ * starts them again.
+ */
+static void release_helpers(void)
+{
+    omp_pause_resource_all(omp_pause_soft);
+}
+
+static void prepare_for_forks(void)
+{
+    pthread_atfork(release_helpers, NULL, NULL);
+}
+
 static dg_status cpu_open(dg_context *context, const dg_context_options *options)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare_for_forks);
     dgi_cpu *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CPU context");

@@ -51,8 +51,10 @@ static void run_in_child(uint64_t stream, void *result, size_t bytes)
     fflush(stdout);
     pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0)
+    if (child == 0) {
+        alarm(60); /* a child that waits for ever fails the test */
         multiply_and_exit(stream, ends[1]);
+    }
     close(ends[1]);
     size_t got = 0;
     for (ssize_t part; (part = read(ends[0], (char *)result + got, bytes - got)) > 0;)
@@ -73,6 +75,26 @@ static void g29_load_then_fork(void **state)
     assert_false(is_mapped("libcudart"));
     static float result[30 * 200];
     run_in_child(29, result, sizeof result);
+}
+
+/* Nor does it matter that the parent has computed before, with threads that no child inherits. */
+static void g29_compute_then_fork(void **state)
+{
+    (void)state;
+    rng r = rng_new(30);
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.threads = 4;
+    dg_context *context = test_context(&options);
+    dg_gemm shape = gemm_of(recipe_named("block128"), 100, 200, 300, DG_F32);
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    static float result[30 * 200];
+    for (int i = 0; i < 3; i++) {
+        assert_ok(gemm_case_run(c, context));
+        gemm_case_check(c);
+        run_in_child(29, result, sizeof result);
+    }
+    gemm_case_free(c);
+    dg_destroy(context);
 }
 
 static double seconds(void)
@@ -190,8 +212,11 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(g29_load_then_fork), /* first: nothing has touched a device yet */
-        cmocka_unit_test(g31_first_call),       cmocka_unit_test(g33_devices_that_are_not_there),
-        cmocka_unit_test(g34_instruction_sets), cmocka_unit_test(g36_same_bits_every_time),
+        cmocka_unit_test(g29_compute_then_fork),
+        cmocka_unit_test(g31_first_call),
+        cmocka_unit_test(g33_devices_that_are_not_there),
+        cmocka_unit_test(g34_instruction_sets),
+        cmocka_unit_test(g36_same_bits_every_time),
     };
     return test_run(argc, argv, tests);
 }

@@ -47,7 +47,7 @@ static void messages(void **state)
 static void long_messages(void **state)
 {
     (void)state;
-    char name[5000];
+    static char name[100000];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;
     assert_int_equal(dgi_fail(DG_NOT_FOUND, "no %s", name), DG_NOT_FOUND);

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+# The tests. Each tests/*/test_*.c is a program, linked with tests/support/; each
+# tests/structure/*.sh is a script, called with the source and the build folder. A test's label is
+# its folder.
+enable_testing()
+pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+
+# Tests may look inside the library, so they link the static one and see src/.
+file(GLOB support_sources CONFIGURE_DEPENDS tests/support/*.c)
+add_library(test_support STATIC ${support_sources})
+target_include_directories(test_support PUBLIC src tests/support)
+target_link_libraries(test_support PUBLIC deepgemm_static OpenMP::OpenMP_C PkgConfig::CJSON
+                                          PkgConfig::CMOCKA m dl)
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/unit/test_*.c tests/kernel/test_*.c
+     tests/api/test_*.c tests/io/test_*.c tests/cli/test_*.c
+     tests/cuda/test_*.c)
+foreach(source ${test_sources})
+  get_filename_component(name ${source} NAME_WE)
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(folder ${folder} NAME)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE test_support)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${folder} TIMEOUT 600 ENVIRONMENT
+    "DEEPGEMM_TOOL=$<$<TARGET_EXISTS:deepgemm_tool>:$<TARGET_FILE:deepgemm_tool>>;OMP_WAIT_POLICY=passive")
+endforeach()
+
+# Structure says nothing new under a sanitizer, and its libraries are not for installing.
+if(NOT DEEPGEMM_SANITIZE)
+  file(GLOB structure_tests CONFIGURE_DEPENDS tests/structure/*.sh)
+  foreach(script ${structure_tests})
+    get_filename_component(name ${script} NAME_WE)
+    add_test(NAME structure_${name}
+             COMMAND sh ${script} ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+    set_tests_properties(structure_${name} PROPERTIES LABELS structure TIMEOUT 600)
+  endforeach()
+endif()
+
+# The examples are run as they are.
+if(DEEPGEMM_EXAMPLES)
+  foreach(name ${example_names})
+    add_test(NAME example_${name} COMMAND example_${name})
+    set_tests_properties(example_${name} PROPERTIES LABELS example TIMEOUT 60)
+  endforeach()
+endif()

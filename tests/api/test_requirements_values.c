@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* Requirements G14, G15, G16 and G18 (docs/requirements.md): scales, result types, accumulation. */
+#include "core/formats.h"
+#include "gemm_case.h"
+#include "oracle.h"
+#include "test.h"
+
+#include <math.h>
+#include <string.h>
+
+static const uint8_t ONE = 0x38; /* 1.0 in E4M3 */
+
+static void set_scales(guard *scales, float value)
+{
+    for (size_t i = 0; i < scales->bytes / sizeof value; i++)
+        ((float *)scales->data)[i] = value;
+}
+
+/* The raw sum is far beyond FP16's range, the scaled one is not. */
+static void g14_scales_act_before_narrowing(void **state)
+{
+    (void)state;
+    rng r = rng_new(14);
+    dg_context *context = test_context(NULL);
+    for (int recipe = 0; recipe < recipe_count; recipe++) {
+        if (recipes[recipe].scale != DG_F32)
+            continue; /* 1/448 is not a power of two */
+        dg_gemm shape = gemm_of(&recipes[recipe], 20, 30, 128, DG_F16);
+        gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+        memset(c->a.data, 0x7E, c->a.bytes);
+        memset(c->b.data, 0x7E, c->b.bytes);
+        set_scales(&c->scale_a, 1.0f / 448.0f);
+        set_scales(&c->scale_b, 1.0f / 448.0f);
+        assert_ok(gemm_case_run(c, context));
+        for (int i = 0; i < 20 * 30; i++)
+            assert_true(dgi_load_f32(c->d.data, DG_F16, i) == 128.0f);
+
+        set_scales(&c->scale_a, 1.0f); /* 448 x 448 x 128: truly too large, so infinity */
+        set_scales(&c->scale_b, 1.0f);
+        assert_ok(gemm_case_run(c, context));
+        assert_true(isinf(dgi_load_f32(c->d.data, DG_F16, 0)));
+        gemm_case_free(c);
+    }
+    dg_destroy(context);
+}
+
+/* value = code x scale for the result too: 64 with scale 0.5 is the code of 128. */
+static void g15_scale_of_the_result(void **state)
+{
+    (void)state;
+    rng r = rng_new(15);
+    dg_context *context = test_context(NULL);
+    dg_gemm shape = gemm_of(recipe_named("tensor"), 9, 11, 64, DG_E4M3);
+    shape.scale_d = scale_of(DG_F32, 9, 11, 0, 0, 0, 0);
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    memset(c->a.data, ONE, c->a.bytes);
+    memset(c->b.data, ONE, c->b.bytes);
+    set_scales(&c->scale_a, 1.0f);
+    set_scales(&c->scale_b, 1.0f);
+    set_scales(&c->scale_d, 0.5f);
+    assert_ok(gemm_case_run(c, context));
+    for (int i = 0; i < 9 * 11; i++)
+        assert_int_equal(((uint8_t *)c->d.data)[i], 0x70);
+
+    uint16_t wide[9 * 11];
+    dg_gemm g = c->gemm;
+    g.d = dg_matrix_of(wide, DG_BF16, 9, 11);
+    assert_refused(dg_gemm_run(context, &g, NULL), DG_INVALID_ARGUMENT,
+                   "scale_d is given, but d is bf16");
+    gemm_case_free(c);
+    dg_destroy(context);
+}
+
+/* Errors as a share of the magnitudes added up. */
+typedef struct shares {
+    double hard, others; /* of D[0,0], and the largest of all others */
+} shares;
+
+static shares error_shares(const dg_gemm *g)
+{
+    enum { COUNT = 64 * 64 };
+    static double reference[COUNT], magnitude[COUNT], share[COUNT];
+    oracle_gemm(g, reference, magnitude);
+    shares s = {0.0, 0.0};
+    for (int i = 0; i < COUNT; i++) {
+        share[i] = fabs(((float *)g->d.data)[i] - reference[i]) / magnitude[i];
+        s.others = i == 0 ? 0.0 : fmax(s.others, share[i]);
+    }
+    s.hard = share[0];
+    return s;
+}
+
+/*
+ * Errors do not grow with K. D[0,0] is the sum of one huge product and many equal, tiny ones: there
+ * even FP32 rounds each addition in the same direction, so only its size is bounded.
+ */
+static void g16_accumulation_over_long_k(void **state)
+{
+    (void)state;
+    rng r = rng_new(16);
+    dg_context *context = test_context(NULL);
+    enum { LONGEST = 131072 };
+    const int64_t depths[] = {1024, 16384, LONGEST};
+    dg_gemm shape = gemm_of(recipe_named("tensor"), 64, 64, LONGEST, DG_F32);
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    memset(c->a.data, 0x28, LONGEST); /* row 0: 0.25 */
+    memset(c->b.data, 0x28, LONGEST);
+    *(uint8_t *)c->a.data = *(uint8_t *)c->b.data = 0x7E; /* 448 */
+    double first = 0.0;
+    for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++) {
+        c->gemm.a.cols = c->gemm.b.cols = depths[i];
+        assert_ok(gemm_case_run(c, context));
+        shares s = error_shares(&c->gemm);
+        print_message("K = %lld: errors up to %.2g of the sum of magnitudes, %.2g in D[0,0]\n",
+                      (long long)depths[i], s.others, s.hard);
+        assert_true(s.hard < 1e-3 && s.others < 1e-3);
+        if (i == 0)
+            first = s.others;
+        assert_true(s.others <= 2.0 * first);
+    }
+    gemm_case_free(c);
+    dg_destroy(context);
+}
+
+/* An FP32 scale is used as it is; making it a power of two takes a call that says so. */
+static void g18_scales_are_never_rounded_silently(void **state)
+{
+    (void)state;
+    rng r = rng_new(18);
+    dg_context *context = test_context(NULL);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        dg_gemm shape = gemm_of(recipe_named("mx"), 8, 32, 64, DG_F32);
+        shape.scale_b.dtype = DG_F32;
+        if (!mixed)
+            shape.scale_a.dtype = DG_F32;
+        gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+        memset(c->a.data, ONE, c->a.bytes);
+        memset(c->b.data, ONE, c->b.bytes);
+        if (mixed)
+            memset(c->scale_a.data, 127, c->scale_a.bytes); /* 2^0 */
+        else
+            set_scales(&c->scale_a, 1.0f);
+        set_scales(&c->scale_b, 0.75f);
+        assert_ok(gemm_case_run(c, context));
+        for (int i = 0; i < 8 * 32; i++)
+            assert_true(((float *)c->d.data)[i] == 48.0f);
+        gemm_case_free(c);
+    }
+    dg_destroy(context);
+
+    const float scales[] = {1.0f, 0.75f};
+    uint8_t bytes[] = {0xAA, 0xAA};
+    assert_refused(dg_convert(scales, DG_F32, bytes, DG_UE8M0, 2, DG_SATURATE),
+                   DG_UNSUPPORTED_SCALE, "source[1] is 0.75");
+    assert_int_equal(bytes[0], 0xAA);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(g14_scales_act_before_narrowing),
+        cmocka_unit_test(g15_scale_of_the_result),
+        cmocka_unit_test(g16_accumulation_over_long_k),
+        cmocka_unit_test(g18_scales_are_never_rounded_silently),
+    };
+    return test_run(argc, argv, tests);
+}
