@@ -272,16 +272,18 @@ typedef struct dg_quantize_counts {
 
 /**
  * codes = round(input * (1 / scale)), where the reciprocal and the product are each rounded once
- * to FP32 and the code once to nearest even. Both backends give the same bits.
+ * to FP32 and the code once to nearest even. A reciprocal too large for FP32 becomes FLT_MAX. Both
+ * backends give the same bits.
  *
  * Dynamic scales: amax is the largest finite magnitude in the block; NaN and infinite elements
  * have no influence on it. scale = amax / 448 (E4M3) or amax / 57344 (E5M2) in FP32, at least
  * 2^-126; a block without a finite non-zero element gets scale 1. Powers of two are clamped to
  * 2^-126..2^127 (bytes 1 to 254). `amax_floor` replaces a smaller amax (0: none).
- * NaN becomes NaN; infinities saturate or, with DG_OVERFLOW_IEEE, become what
- * the type has for them.
+ * NaN becomes the code 0x7F with its sign; infinities saturate or, with DG_OVERFLOW_IEEE, become
+ * what the type has for them.
  *
- * Given scales must be positive and finite; they are read as they are, on a GPU without a check.
+ * Given scales must be positive and finite, or DG_UNSUPPORTED_SCALE names the first that is not;
+ * on a GPU they are read without this check.
  */
 typedef struct dg_quantize {
     size_t struct_bytes;
@@ -298,7 +300,7 @@ typedef struct dg_quantize {
 
 DG_API dg_status dg_quantize_run(dg_context *context, const dg_quantize *quantize, void *stream);
 
-/** output = scale * code, rounded once to the output's type. */
+/** output = scale * code; the product is rounded to FP32 and then to the output's type. */
 typedef struct dg_dequantize {
     size_t struct_bytes;
     dg_matrix input;  /* E4M3 or E5M2     */

@@ -148,28 +148,29 @@ static inline uint16_t dgi_f16_from_f32(float value)
 
 /*
  * FP8 from FP32. `limit` is the largest magnitude that can result: under DG_OVERFLOW_IEEE one step
- * above the largest finite value, where E4M3 has its NaN and E5M2 its infinity.
+ * above the largest finite value, where E4M3 has its NaN and E5M2 its infinity. NaN becomes all
+ * ones behind its sign; this is written without a choice, which would keep compilers from using
+ * vectors. Codes are returned in 32 bits for the same reason: they are narrowed once, when stored.
  */
-static inline uint8_t dgi_fp8_from_f32_as(float value, float limit, int mantissa, int bias,
-                                          uint32_t nan)
+static inline uint32_t dgi_fp8_from_f32_as(float value, float limit, int mantissa, int bias)
 {
     uint32_t bits = dgi_f32_to_bits(value), magnitude = bits & 0x7FFFFFFFu;
     uint32_t code = dgi_small_from_f32(magnitude, dgi_f32_to_bits(limit), mantissa, bias);
-    return (uint8_t)((bits >> 24 & 0x80) | (magnitude > DGI_F32_INFINITY ? nan : code));
+    uint32_t nan = -(uint32_t)(magnitude > DGI_F32_INFINITY);
+    return ((code | nan) & 0x7F) | (bits >> 24 & 0x80);
 }
 
-static inline uint8_t dgi_e4m3_from_f32(float value, dg_overflow overflow)
+static inline uint32_t dgi_e4m3_from_f32(float value, dg_overflow overflow)
 {
-    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E4M3_MAX : 480.0f, 3, 7, 0x7F);
+    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E4M3_MAX : 480.0f, 3, 7);
 }
 
-static inline uint8_t dgi_e5m2_from_f32(float value, dg_overflow overflow)
+static inline uint32_t dgi_e5m2_from_f32(float value, dg_overflow overflow)
 {
-    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E5M2_MAX : 65536.0f, 2, 15,
-                               0x7E);
+    return dgi_fp8_from_f32_as(value, overflow == DG_SATURATE ? DGI_E5M2_MAX : 65536.0f, 2, 15);
 }
 
-static inline uint8_t dgi_fp8_from_f32(dg_dtype dtype, float value, dg_overflow overflow)
+static inline uint32_t dgi_fp8_from_f32(dg_dtype dtype, float value, dg_overflow overflow)
 {
     return dtype == DG_E4M3 ? dgi_e4m3_from_f32(value, overflow)
                             : dgi_e5m2_from_f32(value, overflow);
@@ -222,10 +223,10 @@ static inline void dgi_store_f32(void *data, dg_dtype dtype, int64_t index, floa
         memcpy((char *)data + 2 * index, &half, sizeof half);
         break;
     case DG_E4M3:
-        ((uint8_t *)data)[index] = dgi_e4m3_from_f32(value, overflow);
+        ((uint8_t *)data)[index] = (uint8_t)dgi_e4m3_from_f32(value, overflow);
         break;
     case DG_E5M2:
-        ((uint8_t *)data)[index] = dgi_e5m2_from_f32(value, overflow);
+        ((uint8_t *)data)[index] = (uint8_t)dgi_e5m2_from_f32(value, overflow);
         break;
     case DG_UE8M0:
         ((uint8_t *)data)[index] = (uint8_t)(dgi_f32_to_bits(value) >> 23);

@@ -22,7 +22,6 @@
 #define PIECE_ELEMENTS (1 << 15)   /* the least work that pays for one more thread               */
 #define FUSED_BYTES    (256 << 10) /* input that stays in L2 between the two passes over it      */
 #define FUSED_COLS     128         /* narrower strips of a matrix are slow to read from memory   */
-#define NARROW_BLOCK   16          /* a block of fewer columns does not fill a vector            */
 #define STREAM_BYTES   (8 << 20)   /* an output of more bytes bypasses the caches                */
 
 static int64_t least(int64_t a, int64_t b)
@@ -68,16 +67,15 @@ typedef struct job {
     cut strips;        /* columns: whole blocks, or parts of one                    */
     int64_t parts;     /* of a band, by rows ...                                    */
     int64_t part_rows; /* ... so many each                                        */
-    bool narrow;       /* blocks of few columns: each column gets a multiplier      */
     bool fused;        /* a strip of a band holds whole blocks and fits the cache   */
     bool stream;       /* the output bypasses the caches                            */
 } job;
 
-static const dgi_row_kernels *row_kernels(void)
+static const dgi_row_kernels *row_kernels(dgi_isa isa)
 {
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return &dgi_rows_avx512;
-    return __builtin_cpu_supports("avx2") ? &dgi_rows_avx2 : &dgi_rows_generic;
+    return isa >= DGI_ISA_AVX512 ? &dgi_rows_avx512
+           : isa == DGI_ISA_AVX2 ? &dgi_rows_avx2
+                                 : &dgi_rows_generic;
 }
 
 /* The rows or columns of each scale; one step for all of them when the block size is 0. */
@@ -92,7 +90,7 @@ static job plan(const dg_context *context, const dg_matrix *in, const dg_matrix 
 {
     const dgi_cpu *cpu = context->state;
     job job = {.in = *in, .out = *out, .scale = *scale, .threads = cpu->threads};
-    job.kernels = row_kernels();
+    job.kernels = row_kernels(cpu->isa);
     job.bands = cut_blocks(in->rows, scale->block_rows, scale->row_phase);
     job.blocks = cut_blocks(in->cols, scale->block_cols, scale->col_phase);
 
@@ -107,7 +105,6 @@ static job plan(const dg_context *context, const dg_matrix *in, const dg_matrix 
 
     job.part_rows = job.fused ? band_rows : most(1, PIECE_ELEMENTS / job.strips.step);
     job.parts = (band_rows + job.part_rows - 1) / job.part_rows;
-    job.narrow = width < NARROW_BLOCK;
     job.stream = in->rows * in->cols * (int64_t)dg_dtype_bytes(out->dtype) > STREAM_BYTES;
     return job;
 }
@@ -139,40 +136,24 @@ static range scales_of(const job *job, range cols)
     return (range){(cols.first + b.phase) / b.step, (cols.last - 1 + b.phase) / b.step + 1};
 }
 
-/* The columns of scale column `index` within `cols`, counted from cols.first. */
-static range columns_of(const job *job, range cols, int64_t index)
+static dgi_blocks blocks_of(const job *job, range cols)
 {
-    range block = step_of(job->blocks, index);
-    return (range){most(block.first, cols.first) - cols.first,
-                   least(block.last, cols.last) - cols.first};
-}
-
-/* How the kernels walk `cols`: from scale to scale, or column by column where blocks are narrow. */
-static dgi_blocks walk(const job *job, range cols)
-{
+    int64_t head = step_of(job->blocks, scales_of(job, cols).first).last - cols.first;
     int64_t count = cols.last - cols.first;
-    if (job->narrow)
-        return (dgi_blocks){count, 1, 1};
-    range first = columns_of(job, cols, scales_of(job, cols).first);
-    return (dgi_blocks){count, first.last, job->blocks.step};
+    return (dgi_blocks){count, least(head, count), job->blocks.step};
 }
 
-/* The multipliers for a walk over `cols` in a band: its scales, or their reciprocals. */
+/* A multiplier for each of `cols` in a band: its scale, or the reciprocal. */
 static void load_multipliers(const job *job, int64_t band, range cols, bool reciprocal,
                              float *multipliers)
 {
+    float values[PIECE_COLS];
     range scales = scales_of(job, cols);
     for (int64_t j = scales.first; j < scales.last; j++) {
         float scale = dgi_scale_at(&job->scale, band, j);
-        float multiplier = reciprocal ? dgi_scale_reciprocal(scale) : scale;
-        if (!job->narrow) {
-            multipliers[j - scales.first] = multiplier;
-            continue;
-        }
-        range columns = columns_of(job, cols, j);
-        for (int64_t c = columns.first; c < columns.last; c++)
-            multipliers[c] = multiplier;
+        values[j - scales.first] = reciprocal ? dgi_scale_reciprocal(scale) : scale;
     }
+    job->kernels->spread(blocks_of(job, cols), values, multipliers);
 }
 
 /*
@@ -207,10 +188,12 @@ static void finish_streaming(void)
 
 /* ---- dynamic scales ------------------------------------------------------------------ */
 
-/* Raises amax[] (as a walk over `cols` goes) by what the rows hold. */
+/* amax[], one for each block in `cols`, of what the rows hold there. */
 static void find_amax(const job *job, range rows, range cols, uint32_t *amax)
 {
-    dgi_blocks blocks = walk(job, cols);
+    range scales = scales_of(job, cols);
+    memset(amax, 0, sizeof amax[0] * (size_t)(scales.last - scales.first));
+    dgi_blocks blocks = blocks_of(job, cols);
     for (int64_t r = rows.first; r < rows.last; r++)
         job->kernels->amax(at(&job->in, r, cols.first), job->in.dtype, blocks, amax);
 }
@@ -221,14 +204,8 @@ static void store_scales(const job *job, const dg_quantize *q, int64_t band, ran
 {
     range scales = scales_of(job, cols);
     for (int64_t j = scales.first; j < scales.last; j++) {
-        uint32_t largest = job->narrow ? 0 : amax[j - scales.first];
-        if (job->narrow) {
-            range columns = columns_of(job, cols, j);
-            for (int64_t c = columns.first; c < columns.last; c++)
-                largest = amax[c] > largest ? amax[c] : largest;
-        }
-        float scale = dgi_dynamic_scale(dgi_f32_from_bits(largest), q->amax_floor, job->out.dtype,
-                                        q->rounding);
+        float scale = dgi_dynamic_scale(dgi_f32_from_bits(amax[j - scales.first]), q->amax_floor,
+                                        job->out.dtype, q->rounding);
         dgi_store_f32(job->scale.data, job->scale.dtype,
                       band * job->scale.row_stride + j * job->scale.col_stride, scale, DG_SATURATE);
     }
@@ -253,14 +230,14 @@ static void find_scales_together(const job *job, const dg_quantize *q, int64_t b
     int threads = threads_for(job, (rows.last - rows.first) * (cols.last - cols.first));
     _Atomic uint32_t shared[PIECE_COLS];
     uint32_t amax[PIECE_COLS];
-    int64_t count = least(pieces.size, PIECE_COLS);
+    range scales = scales_of(job, cols);
+    int64_t count = scales.last - scales.first;
     for (int64_t i = 0; i < count; i++)
         atomic_init(&shared[i], 0);
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads) private(amax)
     for (int64_t part = 0; part < job->parts; part++)
         for (int64_t piece = 0; piece < pieces.count; piece++) {
             range inside = step_of(pieces, piece);
-            memset(amax, 0, sizeof amax[0] * (size_t)count);
             find_amax(job, part_of(job, band, part),
                       (range){cols.first + inside.first, cols.first + inside.last}, amax);
             for (int64_t i = 0; i < count; i++)
@@ -306,17 +283,17 @@ static void encode_piece(const job *job, const dg_quantize *q, int64_t band, ran
 {
     float multipliers[PIECE_COLS];
     uint8_t line[PIECE_COLS];
-    dgi_blocks blocks = walk(job, cols);
+    int64_t count = cols.last - cols.first;
     load_multipliers(job, band, cols, true, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
         const void *input = at(&job->in, r, cols.first);
         uint8_t *codes = at(&job->out, r, cols.first);
         job->kernels->encode(input, job->in.dtype, job->stream ? line : codes, job->out.dtype,
-                             blocks, multipliers, q->overflow);
+                             count, multipliers, q->overflow);
         if (job->stream)
-            stream_out(codes, line, (size_t)blocks.count);
+            stream_out(codes, line, (size_t)count);
         if (q->counts != NULL)
-            job->kernels->count(input, job->in.dtype, job->out.dtype, blocks, multipliers, counts);
+            job->kernels->count(input, job->in.dtype, job->out.dtype, count, multipliers, counts);
     }
 }
 
@@ -325,7 +302,6 @@ static void quantize_piece(const job *job, const dg_quantize *q, int64_t band, r
                            range cols, dg_quantize_counts *counts)
 {
     uint32_t amax[PIECE_COLS];
-    memset(amax, 0, sizeof amax[0] * (size_t)least(cols.last - cols.first, PIECE_COLS));
     find_amax(job, rows, cols, amax);
     store_scales(job, q, band, cols, amax);
     for (int64_t c = cols.first; c < cols.last; c += PIECE_COLS)
@@ -337,14 +313,14 @@ static void decode_piece(const job *job, const dg_quantize *q, int64_t band, ran
 {
     (void)q, (void)counts;
     float multipliers[PIECE_COLS], line[PIECE_COLS];
-    dgi_blocks blocks = walk(job, cols);
+    int64_t count = cols.last - cols.first;
     load_multipliers(job, band, cols, false, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
         void *output = at(&job->out, r, cols.first);
         job->kernels->decode(at(&job->in, r, cols.first), job->in.dtype,
-                             job->stream ? line : output, job->out.dtype, blocks, multipliers);
+                             job->stream ? line : output, job->out.dtype, count, multipliers);
         if (job->stream)
-            stream_out(output, line, (size_t)blocks.count * dg_dtype_bytes(job->out.dtype));
+            stream_out(output, line, (size_t)count * dg_dtype_bytes(job->out.dtype));
     }
 }
 

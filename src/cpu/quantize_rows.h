@@ -23,17 +23,20 @@ typedef struct dgi_row_kernels {
      */
     void (*amax)(const void *input, dg_dtype dtype, dgi_blocks blocks, uint32_t *amax);
 
-    /* codes = round(input * multiplier), one multiplier for each block. */
+    /* Gives each element the value of its block. */
+    void (*spread)(dgi_blocks blocks, const float *values, float *each);
+
+    /* codes = round(input * multiplier), one multiplier for each element. */
     void (*encode)(const void *input, dg_dtype dtype, uint8_t *codes, dg_dtype code_dtype,
-                   dgi_blocks blocks, const float *multipliers, dg_overflow overflow);
+                   int64_t count, const float *multipliers, dg_overflow overflow);
 
     /* Adds to *counts what `encode` met: see dg_quantize_counts. */
-    void (*count)(const void *input, dg_dtype dtype, dg_dtype code_dtype, dgi_blocks blocks,
+    void (*count)(const void *input, dg_dtype dtype, dg_dtype code_dtype, int64_t count,
                   const float *multipliers, dg_quantize_counts *counts);
 
-    /* output (F32, F16 or BF16) = multiplier * code, one multiplier for each block. */
+    /* output (F32, F16 or BF16) = multiplier * code, one multiplier for each element. */
     void (*decode)(const uint8_t *codes, dg_dtype code_dtype, void *output, dg_dtype dtype,
-                   dgi_blocks blocks, const float *multipliers);
+                   int64_t count, const float *multipliers);
 } dgi_row_kernels;
 
 extern const dgi_row_kernels dgi_rows_generic, dgi_rows_avx2, dgi_rows_avx512;
