@@ -34,7 +34,7 @@ typedef enum cli_kind {
 } cli_kind;
 
 typedef struct cli_list {
-    const char **items; /* freed by nobody: it lives as long as the process */
+    const char **items; /* malloc's; the texts are those of argv */
     int count;
 } cli_list;
 

@@ -70,9 +70,19 @@ static line sum_of(const report *r)
         sum.bytes_before += r->lines[i].bytes_before;
         sum.bytes_after += r->lines[i].bytes_after;
         sum.tensors += r->lines[i].kept_because == NULL;
-        sum.non_finite += r->lines[i].non_finite;
     }
     return sum;
+}
+
+static void release(report *r)
+{
+    for (int i = 0; i < r->count; i++) {
+        free(r->lines[i].name);
+        free(r->lines[i].shape);
+        free(r->lines[i].stored_type);
+        free(r->lines[i].kept_because);
+    }
+    free(r->lines);
 }
 
 /* ---- text ---------------------------------------------------------------------------- */
@@ -101,34 +111,6 @@ static bool same(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* The lines with those of a kind added up, in the order in which the kinds are met. */
-static report by_kind(const report *all)
-{
-    report kinds = {.lines = cli_alloc((size_t)all->count * sizeof *kinds.lines)};
-    for (int i = 0; i < all->count; i++) {
-        line one = all->lines[i];
-        one.name = kind_of(one.name);
-        int k = 0;
-        while (k < kinds.count &&
-               !(same(kinds.lines[k].name, one.name) && same(kinds.lines[k].shape, one.shape) &&
-                 same(kinds.lines[k].stored_type, one.stored_type) &&
-                 same(kinds.lines[k].kept_because, one.kept_because)))
-            k++;
-        if (k == kinds.count) {
-            kinds.lines[kinds.count++] = one;
-            continue;
-        }
-        line *kind = &kinds.lines[k];
-        kind->tensors++;
-        kind->bytes_before += one.bytes_before;
-        kind->bytes_after += one.bytes_after;
-        if (one.worst_error > kind->worst_error)
-            kind->worst_error = one.worst_error;
-        free(one.name);
-    }
-    return kinds;
-}
-
 static void print_lines(const report *r)
 {
     cli_table *table = cli_table_new("tensor", ">count", "shape", "stored as", ">before", ">after",
@@ -151,16 +133,42 @@ static void print_lines(const report *r)
     cli_table_print(table);
 }
 
+/* Prints the lines with those of a kind added up, in the order in which the kinds are met. */
+static void print_kinds(const report *all)
+{
+    report kinds = {.lines = cli_alloc((size_t)all->count * sizeof *kinds.lines)};
+    for (int i = 0; i < all->count; i++) {
+        line one = all->lines[i];
+        one.name = kind_of(one.name); /* the other texts stay those of the first */
+        int k = 0;
+        while (k < kinds.count &&
+               !(same(kinds.lines[k].name, one.name) && same(kinds.lines[k].shape, one.shape) &&
+                 same(kinds.lines[k].stored_type, one.stored_type) &&
+                 same(kinds.lines[k].kept_because, one.kept_because)))
+            k++;
+        if (k == kinds.count) {
+            kinds.lines[kinds.count++] = one;
+            continue;
+        }
+        line *kind = &kinds.lines[k];
+        kind->tensors++;
+        kind->bytes_before += one.bytes_before;
+        kind->bytes_after += one.bytes_after;
+        if (one.worst_error > kind->worst_error)
+            kind->worst_error = one.worst_error;
+        free(one.name);
+    }
+    print_lines(&kinds);
+    for (int k = 0; k < kinds.count; k++)
+        free(kinds.lines[k].name);
+    free(kinds.lines);
+}
+
 static void print_text(const report *r, const char *output, bool all, double seconds)
 {
     char before[CLI_NUMBER], after[CLI_NUMBER], time[CLI_NUMBER];
     line sum = sum_of(r);
-    if (all) {
-        print_lines(r);
-    } else {
-        report kinds = by_kind(r);
-        print_lines(&kinds);
-    }
+    (all ? print_lines : print_kinds)(r);
     printf("\n%s: %lld of %d tensors in FP8, %s became %s, in %s\n", output, (long long)sum.tensors,
            r->count, cli_bytes(before, sum.bytes_before), cli_bytes(after, sum.bytes_after),
            cli_seconds(time, seconds));
@@ -280,6 +288,9 @@ int cli_quantize(int argc, char **argv)
     else
         print_text(&r, paths[1], all, seconds);
     print_warnings(&r, &keep, matches);
+    release(&r);
+    free(matches);
+    free(keep.items);
     dg_destroy(context);
     return CLI_OK;
 }

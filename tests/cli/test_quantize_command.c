@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* deepgemm quantize: what it prints, its JSON, its warnings and its exit codes. */
+#include "files.h"
+#include "random.h"
+#include "test.h"
+#include "tool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Two layers of the same kind, a norm and a head, in a folder without config.json. */
+static const char *make_model(void)
+{
+    enum { ROWS = 200, COLS = 130 };
+    rng r = rng_new(1);
+    static float data[ROWS * COLS];
+    rng_fill_normal(&r, data, DG_F32, ROWS * COLS, 1.0);
+    const stored tensors[] = {
+        {"model.layers.0.up.weight", "F32", 4, ROWS, COLS, data},
+        {"model.layers.1.up.weight", "F32", 4, ROWS, COLS, data},
+        {"model.layers.1.gate_proj.weight", "F32", 4, ROWS, COLS, data},
+        {"lm_head.weight", "F32", 4, 4, COLS, data},
+        {"model.norm.weight", "F32", 4, COLS, 0, data},
+    };
+    const char *folder = files_folder();
+    safetensors_write(files_path(folder, "model.safetensors"), tensors, 5);
+    return folder;
+}
+
+static void help(void **state)
+{
+    (void)state;
+    tool_result r = tool_run("", "quantize --help");
+    tool_expect(&r, 0);
+    tool_golden(r.out, "quantize-help.txt");
+    tool_free(&r);
+}
+
+static void json(void **state)
+{
+    (void)state;
+    const char *output = files_path(files_folder(), "out");
+    tool_result r = tool_run("", "quantize '%s' '%s' --json --format channel --keep gate_proj",
+                             make_model(), output);
+    cJSON *root = tool_json(&r);
+    assert_string_equal(tool_string(root, "format"), "channel");
+    assert_string_equal(tool_string(root, "output"), output);
+    const cJSON *keep = cJSON_GetObjectItem(root, "keep");
+    assert_int_equal(cJSON_GetArraySize(keep), 1);
+    assert_int_equal(tool_number(cJSON_GetArrayItem(keep, 0), "matches"), 1);
+    const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"), *tensor;
+    assert_int_equal(cJSON_GetArraySize(tensors), 5);
+    int quantized = 0;
+    double before = 0.0, after = 0.0;
+    cJSON_ArrayForEach(tensor, tensors)
+    {
+        before += tool_number(tensor, "bytes_before");
+        after += tool_number(tensor, "bytes_after");
+        if (cJSON_IsTrue(cJSON_GetObjectItem(tensor, "quantized"))) {
+            quantized++;
+            assert_string_equal(tool_string(tensor, "shape"), "200 x 130");
+            double error = tool_number(tensor, "relative_error");
+            assert_true(error > 0.01 && error < 0.04);
+            assert_int_equal(tool_number(tensor, "bytes_after"), 200 * 130 + 200 * 4);
+        } else {
+            assert_true(*tool_string(tensor, "kept_because") != '\0');
+        }
+    }
+    assert_int_equal(quantized, 2);
+    assert_true(before == tool_number(root, "bytes_before"));
+    assert_true(after == tool_number(root, "bytes_after"));
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+/* The line of the text that begins so; the test fails without one. */
+static void expect_line(const char *text, const char *begin, const char *part)
+{
+    const char *line = strstr(text, begin);
+    if (line == NULL)
+        fail_msg("no line '%s' in:\n%s", begin, text);
+    char *copy = strndup(line, strcspn(line, "\n"));
+    if (strstr(copy, part) == NULL)
+        fail_msg("no '%s' in: %s", part, copy);
+    free(copy);
+}
+
+static void tables_and_warnings(void **state)
+{
+    (void)state;
+    const char *model = make_model(), *place = files_folder();
+    tool_result r = tool_run("", "quantize '%s' '%s/a' --keep re:nothing", model, place);
+    tool_expect(&r, 0);
+    assert_string_equal(r.err, "deepgemm: warning: --keep 're:nothing' matches no layer\n");
+    expect_line(r.out, "model.layers.*.up.weight", " 2  200 x 130");
+    expect_line(r.out, "model.norm.weight", "not a matrix");
+    expect_line(r.out, "lm_head.weight", "lm_head");
+    assert_non_null(strstr(r.out, "/a: 3 of 5 tensors in FP8"));
+    tool_free(&r);
+
+    r = tool_run("", "quantize '%s' '%s/b' --all", model, place);
+    tool_expect(&r, 0);
+    assert_string_equal(r.err, "");
+    expect_line(r.out, "model.layers.0.up.weight", " 1  200 x 130");
+    expect_line(r.out, "model.layers.1.up.weight", " 1  200 x 130");
+    tool_free(&r);
+}
+
+static void failures(void **state)
+{
+    (void)state;
+    const char *model = make_model(), *place = files_folder();
+    static const struct {
+        const char *options, *message;
+        int code;
+    } cases[] = {
+        {"--format row", "--format takes block|channel, not 'row'", 2},
+        {"--keep 're:('", "keep pattern re:(", 1},
+        {"--threads -1", "--threads", 2},
+        {"third", "", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tool_result r = tool_run("", "quantize '%s' '%s/out' %s", model, place, cases[i].options);
+        tool_expect(&r, cases[i].code);
+        assert_string_equal(r.out, "");
+        assert_non_null(strstr(r.err, cases[i].message));
+        tool_free(&r);
+    }
+    tool_result r = tool_run("", "quantize '%s/none' '%s/out'", place, place);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "deepgemm: quantising: cannot open"));
+    tool_free(&r);
+    assert_int_equal(files_count(place, ""), 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help),
+        cmocka_unit_test(json),
+        cmocka_unit_test(tables_and_warnings),
+        cmocka_unit_test(failures),
+    };
+    return test_run(argc, argv, tests);
+}
