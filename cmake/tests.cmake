@@ -26,6 +26,12 @@ foreach(source ${test_sources})
     "DEEPGEMM_TOOL=$<$<TARGET_EXISTS:deepgemm_tool>:$<TARGET_FILE:deepgemm_tool>>;OMP_WAIT_POLICY=passive")
 endforeach()
 
+# A peer of the benchmark that a test opens at run time.
+add_library(fake_openblas MODULE tests/cli/fake_openblas.c)
+set_target_properties(fake_openblas PROPERTIES C_VISIBILITY_PRESET default)
+target_compile_definitions(test_bench PRIVATE FAKE_OPENBLAS="$<TARGET_FILE:fake_openblas>")
+add_dependencies(test_bench fake_openblas)
+
 # Structure says nothing new under a sanitizer, and its libraries are not for installing.
 if(NOT DEEPGEMM_SANITIZE)
   file(GLOB structure_tests CONFIGURE_DEPENDS tests/structure/*.sh)

@@ -105,10 +105,11 @@ static void case_files_that_are_wrong(void **state)
 static void sweep_and_plot(void **state)
 {
     (void)state;
-    tool_result r = tool_run("",
-                             "bench --sweep --n 8 --k 16 --recipe tensor --seconds 0.002 "
-                             "--no-peers --warm --plot %s/sweep.svg --json",
-                             folder);
+    tool_result r =
+        tool_run("",
+                 "bench --sweep --n 8 --k 16 --recipe tensor --seconds 0.002 --threads 1 "
+                 "--no-peers --warm --plot %s/sweep.svg --json",
+                 folder);
     cJSON *root = tool_json(&r);
     assert_string_equal(tool_string(root, "caches"), "warm");
     int rows = 0;
@@ -163,6 +164,41 @@ static void absent_peers_are_named(void **state)
     tool_free(&r);
 }
 
+/* What the environment forces on OpenBLAS is undone, except where deepgemm is capped as well. */
+static void peers_choose_their_own_core(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options, *about;
+    } runs[] = {
+        {"", "OpenBLAS 1.2.3, core own choice"},
+        {"--isa avx2", "OpenBLAS 1.2.3, core Haswell"},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        tool_result r =
+            tool_run("OPENBLAS_CORETYPE=Nehalem DEEPGEMM_OPENBLAS=" FAKE_OPENBLAS,
+                     "bench --m 1 --n 9 --k 70 --seconds 0.002 --warm --json %s", runs[i].options);
+        cJSON *root = tool_json(&r);
+        assert_string_equal(tool_string(cJSON_GetObjectItem(root, "peers"), "openblas_sgemv"),
+                            runs[i].about);
+        const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
+        assert_true(tool_number(cJSON_GetObjectItem(row, "peer_us"), "openblas_sgemv") > 0);
+        cJSON_Delete(root);
+        tool_free(&r);
+    }
+}
+
+static void wrong_results_are_not_timed(void **state)
+{
+    (void)state;
+    tool_result r = tool_run("DEEPGEMM_OPENBLAS=" FAKE_OPENBLAS,
+                             "bench --m 2 --n 9 --k 70 --seconds 0.002 --warm --json");
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "openblas_sgemm is wrong: D[0, 0] is "));
+    assert_string_equal(r.out, "");
+    tool_free(&r);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -189,6 +225,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sweep_and_plot),
         cmocka_unit_test(quantize_stays_below_a_copy),
         cmocka_unit_test(absent_peers_are_named),
+        cmocka_unit_test(peers_choose_their_own_core),
+        cmocka_unit_test(wrong_results_are_not_timed),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
