@@ -64,6 +64,9 @@ typedef struct bench_time {
  * times at most, while other processes disturb it.
  */
 bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, double seconds);
+/* The same, but never made again: where many measurements must not take too long together. */
+bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *state,
+                              double seconds);
 
 /* ---- limits of the machine (limits.c) ------------------------------------------------ */
 

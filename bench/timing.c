@@ -36,8 +36,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bench_time measure_once(void (*call)(void *state, int64_t index), void *state,
-                               double seconds)
+bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *state, double seconds)
 {
     enum { most_repeats = 15, least_repeats = 3 };
     int64_t index = 0;
@@ -74,9 +73,9 @@ bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, 
 {
     enum { attempts = 5 };
     const double disturbed = 0.1; /* of a processor; the clock ticks of /proc/stat make up 0.04 */
-    bench_time best = measure_once(call, state, seconds);
+    bench_time best = bench_measure_once(call, state, seconds);
     for (int i = 1; i < attempts && best.others > disturbed; i++) {
-        bench_time again = measure_once(call, state, seconds);
+        bench_time again = bench_measure_once(call, state, seconds);
         if (again.others < best.others)
             best = again;
     }

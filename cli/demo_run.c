@@ -105,7 +105,7 @@ static void product_fp8(void *user, int block, llama_kind kind, const dg_matrix 
     }
     demo_layer *layer = layer_of(d, block, kind);
     fp8_product product = fp8_product_new(d, layer, x, y);
-    layer->fp8_seconds = bench_measure(fp8_product_run, &product, seconds_each).median;
+    layer->fp8_seconds = bench_measure_once(fp8_product_run, &product, seconds_each).median;
     layer_codes_free(&product.x8);
     cli_progress_update(&d->progress, ++d->done);
 }

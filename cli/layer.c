@@ -110,7 +110,7 @@ double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matr
         prepared = peer->prepare(&product);
     }
     peer->run(prepared, 0);
-    double median = seconds > 0 ? bench_measure(peer->run, prepared, seconds).median : 0.0;
+    double median = seconds > 0 ? bench_measure_once(peer->run, prepared, seconds).median : 0.0;
     peer->release(prepared);
     return median;
 }
