@@ -14,6 +14,7 @@ typedef struct command {
 static const command commands[] = {
     {"info", "what the library and this machine can do", cli_info},
     {"quantize", "make an FP8 checkpoint of a 16-bit one", cli_quantize},
+    {"inspect", "the tensors of a checkpoint, and the scales of each weight", cli_inspect},
     {"compare", "where the accuracy of an FP8 checkpoint went, layer by layer", cli_compare},
     {"bench", "time products beside their floor, OpenBLAS and oneDNN", cli_bench},
     {"demo", "a real model in FP8 beside 16 bits: errors, times, predictions", cli_demo},

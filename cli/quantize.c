@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* deepgemm quantize: a 16-bit checkpoint becomes an FP8 checkpoint; says what it did with each
  * tensor. */
-#include "cli.h"
+#include "tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,18 +25,6 @@ typedef struct report {
 
 /* ---- collecting ---------------------------------------------------------------------- */
 
-static char *shape_text(const dg_tensor_report *tensor)
-{
-    char *text = cli_format("%s", tensor->rank == 0 ? "scalar" : "");
-    for (int32_t i = 0; i < tensor->rank; i++) {
-        char *longer =
-            cli_format("%s%s%lld", text, i == 0 ? "" : " x ", (long long)tensor->shape[i]);
-        free(text);
-        text = longer;
-    }
-    return text;
-}
-
 static void take_tensor(void *user, const dg_tensor_report *tensor)
 {
     report *r = user;
@@ -48,7 +36,7 @@ static void take_tensor(void *user, const dg_tensor_report *tensor)
     }
     r->lines[r->count++] = (line){
         .name = cli_format("%s", tensor->name),
-        .shape = shape_text(tensor),
+        .shape = tensors_shape(tensor->shape, tensor->rank),
         .stored_type = cli_format("%s", tensor->stored_type),
         .kept_because =
             tensor->kept_because == NULL ? NULL : cli_format("%s", tensor->kept_because),
@@ -87,30 +75,6 @@ static void release(report *r)
 
 /* ---- text ---------------------------------------------------------------------------- */
 
-/* The name with each number between dots as '*': the same for all layers of a kind. */
-static char *kind_of(const char *name)
-{
-    char *kind = cli_format("%s", name), *to = kind;
-    for (const char *from = name; *from != '\0';) {
-        size_t digits = strspn(from, "0123456789");
-        bool whole = digits > 0 && (from == name || from[-1] == '.') &&
-                     (from[digits] == '.' || from[digits] == '\0');
-        if (whole) {
-            *to++ = '*';
-            from += digits;
-        } else {
-            *to++ = *from++;
-        }
-    }
-    *to = '\0';
-    return kind;
-}
-
-static bool same(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 static void print_lines(const report *r)
 {
     cli_table *table = cli_table_new("tensor", ">count", "shape", "stored as", ">before", ">after",
@@ -139,12 +103,12 @@ static void print_kinds(const report *all)
     report kinds = {.lines = cli_alloc((size_t)all->count * sizeof *kinds.lines)};
     for (int i = 0; i < all->count; i++) {
         line one = all->lines[i];
-        one.name = kind_of(one.name); /* the other texts stay those of the first */
+        one.name = tensors_kind(one.name); /* the other texts stay those of the first */
         int k = 0;
-        while (k < kinds.count &&
-               !(same(kinds.lines[k].name, one.name) && same(kinds.lines[k].shape, one.shape) &&
-                 same(kinds.lines[k].stored_type, one.stored_type) &&
-                 same(kinds.lines[k].kept_because, one.kept_because)))
+        while (k < kinds.count && !(tensors_same(kinds.lines[k].name, one.name) &&
+                                    tensors_same(kinds.lines[k].shape, one.shape) &&
+                                    tensors_same(kinds.lines[k].stored_type, one.stored_type) &&
+                                    tensors_same(kinds.lines[k].kept_because, one.kept_because)))
             k++;
         if (k == kinds.count) {
             kinds.lines[kinds.count++] = one;

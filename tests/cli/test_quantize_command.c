@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* deepgemm quantize: what it prints, its JSON, its warnings and its exit codes. */
+/* deepgemm quantize and inspect: what they print, their JSON, warnings and exit codes. */
 #include "files.h"
 #include "random.h"
 #include "test.h"
@@ -34,6 +34,10 @@ static void help(void **state)
     tool_result r = tool_run("", "quantize --help");
     tool_expect(&r, 0);
     tool_golden(r.out, "quantize-help.txt");
+    tool_free(&r);
+    r = tool_run("", "inspect --help");
+    tool_expect(&r, 0);
+    tool_golden(r.out, "inspect-help.txt");
     tool_free(&r);
 }
 
@@ -107,6 +111,50 @@ static void tables_and_warnings(void **state)
     tool_free(&r);
 }
 
+/* G42: the scale and the block size found for each weight. */
+static void inspect(void **state)
+{
+    (void)state;
+    const char *model = make_model(), *place = files_folder();
+    static const char *const formats[] = {"block", "channel"};
+    static const char *const scales[] = {"weight_scale_inv, 128 x 128", "weight_scale, per row"};
+    for (int i = 0; i < 2; i++) {
+        tool_result r =
+            tool_run("", "quantize '%s' '%s/%s' --format %s", model, place, formats[i], formats[i]);
+        tool_expect(&r, 0);
+        tool_free(&r);
+        r = tool_run("", "inspect '%s/%s'", place, formats[i]);
+        tool_expect(&r, 0);
+        expect_line(r.out, "model.layers.*.up.weight ", scales[i]);
+        expect_line(r.out, "model.layers.*.up.weight ", " 2  200 x 130");
+        tool_free(&r);
+    }
+    tool_result r = tool_run("", "inspect '%s/block' --json", place);
+    cJSON *root = tool_json(&r);
+    const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"), *tensor;
+    int weights = 0;
+    cJSON_ArrayForEach(tensor, tensors)
+    {
+        if (cJSON_GetObjectItem(tensor, "scale") == NULL)
+            continue;
+        weights++;
+        assert_int_equal(tool_number(tensor, "block_rows"), 128);
+        assert_string_equal(tool_string(tensor, "stored_type"), "F8_E4M3");
+    }
+    assert_int_equal(weights, 3);
+    assert_int_equal(cJSON_GetArraySize(tensors), 5 + 3);
+    cJSON_Delete(root);
+    tool_free(&r);
+
+    const stored alone = {"w.weight", "F8_E4M3", 1, 2, 2, "abcd"};
+    safetensors_write(files_path(place, "x.safetensors"), &alone, 1);
+    r = tool_run("", "inspect '%s/x.safetensors'", place);
+    tool_expect(&r, 1);
+    expect_line(r.out, "w.weight", "wrong");
+    assert_non_null(strstr(r.err, "without a scale"));
+    tool_free(&r);
+}
+
 static void failures(void **state)
 {
     (void)state;
@@ -140,6 +188,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(help),
         cmocka_unit_test(json),
         cmocka_unit_test(tables_and_warnings),
+        cmocka_unit_test(inspect),
         cmocka_unit_test(failures),
     };
     return test_run(argc, argv, tests);
