@@ -131,7 +131,8 @@ static void compare_all(const compare_job *job, compare_report *report, cli_list
         if (dg_checkpoint_find(job->result, tensor.name, &found) != DG_OK)
             add_problem(problems, cli_format("%s is missing in the result", tensor.name));
     }
-    qsort(report->rows, (size_t)report->row_count, sizeof *report->rows, worst_first);
+    if (report->row_count > 0) /* no array to sort otherwise */
+        qsort(report->rows, (size_t)report->row_count, sizeof *report->rows, worst_first);
     for (int i = 0; i < report->row_count; i++) {
         const dg_comparison *c = compare_judged(&report->rows[i]);
         report->rows[i].failed = c->spoiled > 0 || c->cosine < report->limit_cosine ||
@@ -211,5 +212,9 @@ int cli_compare(int argc, char **argv)
     dg_checkpoint_close(job.result);
     dg_checkpoint_close(job.inputs);
     dg_destroy(job.context);
-    return report.failed_count > 0 || problems.count > 0 ? CLI_FAILED : CLI_OK;
+    bool failed = report.failed_count > 0 || problems.count > 0;
+    for (int i = 0; i < problems.count; i++)
+        free((void *)problems.items[i]);
+    free(problems.items);
+    return failed ? CLI_FAILED : CLI_OK;
 }
