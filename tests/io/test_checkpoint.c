@@ -5,6 +5,7 @@
 #include "random.h"
 #include "test.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -384,6 +385,52 @@ static void g43_scale_in_another_shard(void **state)
     dg_checkpoint_close(checkpoint);
 }
 
+/* ---- threads ------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 200 };
+
+typedef struct reader {
+    const dg_checkpoint *shared;
+    const char *path;
+    int errors;
+} reader;
+
+/* Reads from the checkpoint that all share and from one of its own, and fails now and then. */
+static void *read_often(void *argument)
+{
+    reader *r = argument;
+    for (int i = 0; i < ROUNDS; i++) {
+        float c = 0.0f;
+        dg_checkpoint *own = NULL;
+        dg_tensor tensor;
+        r->errors += dg_checkpoint_read(r->shared, "c", DG_F32, &c, sizeof c) != DG_OK || c != 4.0f;
+        r->errors += dg_checkpoint_find(r->shared, "none", &tensor) != DG_NOT_FOUND ||
+                     strstr(dg_last_error(), "none") == NULL;
+        r->errors += dg_checkpoint_open(&own, r->path) != DG_OK ||
+                     dg_checkpoint_find(own, "a", &tensor) != DG_OK;
+        dg_checkpoint_close(own);
+    }
+    return NULL;
+}
+
+static void many_threads_read(void **state)
+{
+    (void)state;
+    const char *path = make_shards();
+    dg_checkpoint *checkpoint = open_checkpoint(path);
+    pthread_t threads[THREADS];
+    reader readers[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        readers[i] = (reader){checkpoint, path, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, read_often, &readers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(readers[i].errors, 0);
+    }
+    dg_checkpoint_close(checkpoint);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +443,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(scales_that_do_not_fit),
         cmocka_unit_test(g47_heads_and_missing_scales),
         cmocka_unit_test(g43_scale_in_another_shard),
+        cmocka_unit_test(many_threads_read),
     };
     return test_run(argc, argv, tests);
 }
