@@ -1,92 +1,127 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The epilogue, in plain C that compilers vectorise; each gemm_<isa>.c includes it and compiles it
- * for its own instructions. A file may define FINISH_F16_X16(const float *, uint16_t *) first.
+ * The epilogue, in vectors of VECTOR_FLOATS that the including gemm_<isa>.c chooses for its
+ * instructions. The conversions are those of core/formats.h, bit for bit. The file gives those of
+ * FP16, which some processors have: WIDEN_F16(halves) is a vector, NARROW_F16(vector, to) stores.
  */
-#include "core/formats.h"
-#include "cpu/kernel.h"
+#include "cpu/vector.h"
 
-static inline __attribute__((always_inline)) void finish_load(const void *data, dg_dtype dtype,
-                                                              int64_t first, int count, float *out)
+/* ---- conversions --------------------------------------------------------------------- */
+
+/* A vector from element `first` on of which the first `count` are read. */
+INLINE vector widen(const dg_matrix *matrix, int64_t first, const int count)
 {
-    switch (dtype) {
+    const size_t bytes = dg_dtype_bytes(matrix->dtype);
+    const char *from = (const char *)matrix->data + first * (int64_t)bytes;
+    float buffer[VECTOR_FLOATS] = {0};
+    if (count < VECTOR_FLOATS)
+        from = memcpy(buffer, from, (size_t)count * bytes);
+    vector_halves halves;
+    switch (matrix->dtype) {
     case DG_F32:
-        memcpy(out, (const char *)data + 4 * first, 4 * (size_t)count);
-        break;
+        return load((const float *)from);
     case DG_BF16:
-        for (int i = 0; i < count; i++) {
-            uint16_t half;
-            memcpy(&half, (const char *)data + 2 * (first + i), sizeof half);
-            out[i] = dgi_f32_from_bf16(half);
-        }
-        break;
-    default:
-        for (int i = 0; i < count; i++)
-            out[i] = dgi_load_f32(data, dtype, first + i);
+        memcpy(&halves, from, sizeof halves);
+        return (vector)(__builtin_convertvector(halves, vector_bits) << 16);
+    default: /* FP16 */
+        memcpy(&halves, from, sizeof halves);
+        return WIDEN_F16(halves);
     }
 }
 
-static inline __attribute__((always_inline)) void
-finish_store(void *data, dg_dtype dtype, int64_t first, int count, const float *values)
+INLINE void narrow_bf16(vector value, void *to)
 {
-    uint16_t halves[DGI_PANEL];
-    switch (dtype) {
-    case DG_F32:
-        memcpy((char *)data + 4 * first, values, 4 * (size_t)count);
-        return;
-    case DG_BF16:
-        for (int i = 0; i < count; i++)
-            halves[i] = dgi_bf16_from_f32(values[i]);
-        memcpy((char *)data + 2 * first, halves, 2 * (size_t)count);
-        return;
-#ifdef FINISH_F16_X16
-    case DG_F16:
-        FINISH_F16_X16(values, halves);
-        memcpy((char *)data + 2 * first, halves, 2 * (size_t)count);
-        return;
-#endif
-    default:
-        for (int i = 0; i < count; i++)
-            dgi_store_f32(data, dtype, first + i, values[i], DG_SATURATE);
-    }
+    vector_bits bits = (vector_bits)value, nan = (vector_bits)((bits & 0x7FFFFFFF) > 0x7F800000);
+    vector_bits rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    vector_halves halves =
+        __builtin_convertvector(blend(nan, bits >> 16 | 0x40, rounded), vector_halves);
+    memcpy(to, &halves, sizeof halves);
 }
 
-/* `count` (<= 16) elements of row `row` of D from column `col`. */
-static inline __attribute__((always_inline)) void
-finish_piece(const dg_gemm *g, int64_t row, int64_t col, int count, const float *sums)
+/* dgi_fp8_from_f32_as() in vectors, saturating. */
+INLINE void narrow_fp8(vector value, void *to, int mantissa, int bias, uint32_t largest,
+                       uint32_t nan)
 {
-    float values[DGI_PANEL] = {0}, addends[DGI_PANEL];
-    for (int i = 0; i < count; i++)
-        values[i] = g->alpha * sums[i];
-    if (g->beta != 0.0f) {
-        finish_load(g->c.data, g->c.dtype, row * g->c.ld + col, count, addends);
-        for (int i = 0; i < count; i++)
-            values[i] += g->beta * addends[i];
+    const int shift = 23 - mantissa;
+    const float anchor = dgi_f32_from_bits((uint32_t)(127 + 1 - bias - mantissa + 23) << 23);
+    vector_bits sign = (vector_bits)value >> 24 & 0x80, bits = (vector_bits)value & 0x7FFFFFFF;
+    vector_bits small = (vector_bits)((vector)bits + anchor) - dgi_f32_to_bits(anchor);
+    vector_bits rounded = bits + ((1u << (shift - 1)) - 1) + (bits >> shift & 1);
+    vector_bits normal = (rounded >> shift) - ((uint32_t)(127 - bias) << mantissa);
+    vector_bits code =
+        blend((vector_bits)(bits < (uint32_t)(127 + 1 - bias) << 23), small, normal);
+    code = blend((vector_bits)(code > largest), (vector_bits){0} + largest, code);
+    code = blend((vector_bits)(bits > 0x7F800000), (vector_bits){0} + nan, code);
+    vector_bytes bytes = __builtin_convertvector(code | sign, vector_bytes);
+    memcpy(to, &bytes, sizeof bytes);
+}
+
+/* Stores the first `count` elements of a vector from element `first` on. */
+INLINE void store(const dg_matrix *matrix, int64_t first, const int count, vector value)
+{
+    const size_t bytes = dg_dtype_bytes(matrix->dtype);
+    char *to = (char *)matrix->data + first * (int64_t)bytes;
+    float buffer[VECTOR_FLOATS];
+    void *whole = count < VECTOR_FLOATS ? (void *)buffer : to;
+    switch (matrix->dtype) {
+    case DG_F32:
+        memcpy(whole, &value, sizeof value);
+        break;
+    case DG_BF16:
+        narrow_bf16(value, whole);
+        break;
+    case DG_E4M3:
+        narrow_fp8(value, whole, 3, 7, 0x7E, 0x7F);
+        break;
+    case DG_E5M2:
+        narrow_fp8(value, whole, 2, 15, 0x7B, 0x7E);
+        break;
+    default: /* FP16 */
+        NARROW_F16(value, whole);
     }
-    if (g->bias.dtype != DG_NONE) {
-        finish_load(g->bias.data, g->bias.dtype, col, count, addends);
-        for (int i = 0; i < count; i++)
-            values[i] += addends[i];
+    if (count < VECTOR_FLOATS)
+        memcpy(to, buffer, (size_t)count * bytes);
+}
+
+/* ---- a result ------------------------------------------------------------------------ */
+
+/* 1 / scale_d for `count` elements from (row, col) on. */
+INLINE vector inverse_scales(const dg_scale *scale, int64_t row, int64_t col, const int count)
+{
+    const int64_t scale_row = dgi_scale_index(row, scale->block_rows, scale->row_phase);
+    float inverse[VECTOR_FLOATS] = {0};
+    int64_t at = -1;
+    for (int i = 0; i < count; i++) {
+        int64_t index = dgi_scale_index(col + i, scale->block_cols, scale->col_phase);
+        inverse[i] = index == at ? inverse[i - 1] : 1.0f / dgi_scale_at(scale, scale_row, index);
+        at = index;
     }
-    if (g->scale_d.dtype != DG_NONE) {
-        const dg_scale *s = &g->scale_d;
-        int64_t scale_row = dgi_scale_index(row, s->block_rows, s->row_phase);
-        for (int i = 0; i < count; i++)
-            values[i] *= 1.0f / dgi_scale_at(s, scale_row,
-                                             dgi_scale_index(col + i, s->block_cols, s->col_phase));
-    }
-    finish_store(g->d.data, g->d.dtype, row * g->d.ld + col, count, values);
+    return load(inverse);
+}
+
+/* `count` (up to VECTOR_FLOATS) elements of row `row` from column `col` on. */
+INLINE void finish_vector(const dg_gemm *g, int64_t row, int64_t col, const int count,
+                          const float *sums)
+{
+    vector value = g->alpha * load(sums);
+    if (g->beta != 0.0f)
+        value += g->beta * widen(&g->c, row * g->c.ld + col, count);
+    if (g->bias.dtype != DG_NONE)
+        value += widen(&g->bias, col, count);
+    if (g->scale_d.dtype != DG_NONE)
+        value *= inverse_scales(&g->scale_d, row, col, count);
+    store(&g->d, row * g->d.ld + col, count, value);
 }
 
 static void finish(const dgi_cpu_result *result)
 {
     for (int64_t r = 0; r < result->rows; r++) {
         const float *sums = result->sums + r * result->sums_stride;
+        const int64_t row = result->row + r;
         int64_t c = 0;
-        for (; c + DGI_PANEL <= result->cols; c += DGI_PANEL)
-            finish_piece(result->gemm, result->row + r, result->col + c, DGI_PANEL, sums + c);
+        for (; c + VECTOR_FLOATS <= result->cols; c += VECTOR_FLOATS)
+            finish_vector(result->gemm, row, result->col + c, VECTOR_FLOATS, sums + c);
         if (c < result->cols)
-            finish_piece(result->gemm, result->row + r, result->col + c, (int)(result->cols - c),
-                         sums + c);
+            finish_vector(result->gemm, row, result->col + c, (int)(result->cols - c), sums + c);
     }
 }

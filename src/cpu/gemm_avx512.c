@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The AVX-512 micro-kernel for processors without BF16 products (needs F, BW, DQ and VL). */
-#include "cpu/finish_x86.h"
-#include "cpu/pack_avx512.h"
+#include "cpu/avx512.h"
 
-#define VECTOR_FLOATS         16
 #define BROADCAST(x)          _mm512_set1_ps(x)
 #define MULTIPLY_ADD(x, y, z) _mm512_fmadd_ps(x, y, z)
 #define TILE_ROWS             12

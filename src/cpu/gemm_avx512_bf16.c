@@ -6,14 +6,7 @@
  * A code becomes BF16 by two look-ups of its seven magnitude bits, one for each byte of the
  * result; the format is only a choice of tables.
  */
-#include <immintrin.h>
-
-#include "cpu/finish_x86.h"
-#include "cpu/pack_avx512.h"
-
-#define INLINE static inline __attribute__((always_inline))
-/* Loops over a tile must vanish, so that accumulators are registers and not an array. */
-#define UNROLL _Pragma("GCC unroll 8")
+#include "cpu/avx512.h"
 
 /* ---- decoding ------------------------------------------------------------------------ */
 

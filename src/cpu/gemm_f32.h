@@ -11,14 +11,8 @@
  *
  * and provide pack() and finish() of the contract in kernel.h.
  */
-#include "core/formats.h"
-#include "cpu/kernel.h"
+#include "cpu/vector.h"
 
-#define INLINE static inline __attribute__((always_inline))
-/* Loops over a tile must vanish, so that accumulators are registers and not an array. */
-#define UNROLL _Pragma("GCC unroll 16")
-
-typedef float vector __attribute__((vector_size(4 * VECTOR_FLOATS)));
 enum { PANEL_VECTORS = DGI_PANEL / VECTOR_FLOATS };
 
 /* ---- decoding ------------------------------------------------------------------------ */
@@ -93,13 +87,6 @@ static void decode_b(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32
 }
 
 /* ---- multiplying --------------------------------------------------------------------- */
-
-INLINE vector load(const float *from)
-{
-    vector v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
 
 INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
 {

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Packing a panel (the layout in kernel.h) with AVX-512, for the two AVX-512 kernels. */
-#include "cpu/kernel.h"
-
+/* What the two AVX-512 kernels share: vectors, the epilogue, and packing (layout in kernel.h). */
 #include <immintrin.h>
-#include <string.h>
+
+#define VECTOR_FLOATS     16
+#define WIDEN_F16(halves) _mm512_cvtph_ps((__m256i)(halves))
+#define NARROW_F16(value, to)                                                                      \
+    _mm256_storeu_si256(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT))
+#include "cpu/finish.h"
 
 /* 16 bytes of rows n, n + 4, n + 8 and n + 12, one row a 128-bit lane. */
-static inline __m512i pack_load(const uint8_t *row, int64_t ld)
+INLINE __m512i pack_load(const uint8_t *row, int64_t ld)
 {
     __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)row));
     v = _mm512_mask_broadcast_i32x4(v, 0x00F0, _mm_loadu_si128((const __m128i *)(row + 4 * ld)));
@@ -16,7 +19,7 @@ static inline __m512i pack_load(const uint8_t *row, int64_t ld)
 }
 
 /* 16 rows of 16 codes into 4 lines: a transpose of 4 x 4 quads in each lane, then of each quad. */
-static inline void pack_square(const uint8_t *codes, int64_t ld, uint8_t *lines)
+INLINE void pack_square(const uint8_t *codes, int64_t ld, uint8_t *lines)
 {
     const __m512i quads =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
