@@ -305,6 +305,34 @@ static void config_is_extended(void **state)
     assert_int_equal(files_count(output, ""), 1);
 }
 
+/* A weight so large that it goes through in several bands: each has its own scales and codes. */
+static void several_bands(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, WIDTH = 70000 };
+    rng r = rng_new(38);
+    uint16_t *data = malloc(sizeof *data * ROWS * WIDTH);
+    assert_non_null(data);
+    for (int64_t i = 0; i < (int64_t)ROWS * WIDTH; i++) /* rows of very different size */
+        data[i] = dgi_bf16_from_f32((float)rng_range(&r, -99, 99) * (float)(1 + i / WIDTH));
+    const stored tensor = {"w.weight", "BF16", 2, ROWS, WIDTH, data};
+    const char *file = files_path(files_folder(), "x.safetensors");
+    safetensors_write(file, &tensor, 1);
+    free(data);
+    for (int format = DG_CHECKPOINT_BLOCK; format <= DG_CHECKPOINT_CHANNEL; format++) {
+        dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+        options.format = (dg_checkpoint_format)format;
+        const char *output = files_path(files_folder(), "out");
+        assert_ok(quantize(file, output, &options));
+        dg_checkpoint *before = open_checkpoint(file), *after = open_checkpoint(output);
+        bool block = format == DG_CHECKPOINT_BLOCK;
+        expect_quantized(before, after, "w.weight", block ? 128 : 1, block ? 128 : 0);
+        dg_checkpoint_close(before);
+        dg_checkpoint_close(after);
+        files_remove(output);
+    }
+}
+
 /* G39: with a scale per row each part of a fused weight is as if it had been quantised alone. */
 static void g39_fused_projections(void **state)
 {
@@ -515,6 +543,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models),
         cmocka_unit_test(config_is_extended),
+        cmocka_unit_test(several_bands),
         cmocka_unit_test(g39_fused_projections),
         cmocka_unit_test(g48_patterns),
         cmocka_unit_test(patterns_that_are_refused),
