@@ -33,13 +33,13 @@ static summary summarize(const demo_result *r, llama_kind kind)
     int blocks = r->layer_count / LLAMA_BLOCK_KINDS;
     double *errors = cli_alloc((size_t)blocks * 3 * sizeof *errors);
     double *wide = errors + blocks, *fp8 = wide + blocks;
-    summary s = {.least_cosine = 1.0};
+    summary s = {.worst = &r->layers[kind], .least_cosine = 1.0};
     for (int b = 0; b < blocks; b++) {
         const demo_layer *layer = &r->layers[b * LLAMA_BLOCK_KINDS + (int)kind];
         errors[b] = layer->error.relative_error;
         wide[b] = layer->wide_seconds;
         fp8[b] = layer->fp8_seconds;
-        if (s.worst == NULL || errors[b] > s.worst->error.relative_error)
+        if (errors[b] > s.worst->error.relative_error)
             s.worst = layer;
         s.least_cosine = fmin(s.least_cosine, layer->error.cosine);
     }

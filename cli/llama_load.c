@@ -38,18 +38,32 @@ static double config_number(const cJSON *config, const char *name)
     return item->valuedouble;
 }
 
+static int64_t config_size(const cJSON *config, const char *name)
+{
+    double value = config_number(config, name);
+    if (value > INT32_MAX || value != floor(value))
+        cli_die("config.json: %s is %g, not a size", name, value);
+    return (int64_t)value;
+}
+
+static void expect_word(const cJSON *config, const char *name, const char *word)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, name);
+    if (!cJSON_IsString(item) || strcmp(item->valuestring, word) != 0)
+        cli_die("config.json: %s is not \"%s\", and the demo does nothing else", name, word);
+}
+
 /* What this forward pass does not do must not be asked for. */
 static void check_supported(const cJSON *config)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "llama") != 0)
-        cli_die("config.json: model_type is not \"llama\", and no other is supported");
+    expect_word(config, "model_type", "llama");
+    expect_word(config, "hidden_act", "silu");
     static const char *const unsupported[] = {"attention_bias", "mlp_bias", "rope_scaling",
                                               "quantization_config"};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, unsupported[i]);
         if (item != NULL && !cJSON_IsNull(item) && !cJSON_IsFalse(item))
-            cli_die("config.json: %s is not supported by the demo", unsupported[i]);
+            cli_die("config.json: the demo does not support %s", unsupported[i]);
     }
 }
 
@@ -57,17 +71,20 @@ static void take_config(llama *model, const char *folder)
 {
     cJSON *config = read_config(folder);
     check_supported(config);
-    model->hidden = (int64_t)config_number(config, "hidden_size");
-    model->intermediate = (int64_t)config_number(config, "intermediate_size");
-    model->heads = (int64_t)config_number(config, "num_attention_heads");
-    model->kv_heads = (int64_t)config_number(config, "num_key_value_heads");
-    model->vocabulary = (int64_t)config_number(config, "vocab_size");
-    model->block_count = (int)config_number(config, "num_hidden_layers");
+    model->hidden = config_size(config, "hidden_size");
+    model->intermediate = config_size(config, "intermediate_size");
+    model->heads = config_size(config, "num_attention_heads");
+    model->kv_heads = config_size(config, "num_key_value_heads");
+    model->vocabulary = config_size(config, "vocab_size");
+    model->block_count = (int)config_size(config, "num_hidden_layers");
     model->norm_epsilon = config_number(config, "rms_norm_eps");
     model->rope_theta = config_number(config, "rope_theta");
-    model->head_dim = cJSON_HasObjectItem(config, "head_dim")
-                          ? (int64_t)config_number(config, "head_dim")
-                          : model->hidden / model->heads;
+    model->head_dim = cJSON_HasObjectItem(config, "head_dim") ? config_size(config, "head_dim")
+                                                              : model->hidden / model->heads;
+    if (model->heads % model->kv_heads != 0 || model->head_dim % 2 != 0)
+        cli_die(
+            "config.json: %lld query heads of %lld features do not go with %lld key-value heads",
+            (long long)model->heads, (long long)model->head_dim, (long long)model->kv_heads);
     cJSON_Delete(config);
 }
 
@@ -200,7 +217,7 @@ llama llama_generate(void)
     }
     model.embedding = generate_matrix(seed += stride, shape_of(&model, LLAMA_HEAD), 1.0f);
     model.head = model.embedding;
-    model.final_norm = generate_norm(seed += stride, model.hidden);
+    model.final_norm = generate_norm(seed + stride, model.hidden);
     return model;
 }
 

@@ -19,9 +19,10 @@ enum { blocks = 2, vocabulary = 90, tokens = 11 };
 static const double epsilon = 1e-5, theta = 500.0;
 
 static const char config[] =
-    "{\"model_type\": \"llama\", \"hidden_size\": 160, \"intermediate_size\": 200,"
-    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2,"
-    " \"vocab_size\": 90, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500.0%s}";
+    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"hidden_size\": 160,"
+    " \"intermediate_size\": 200, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"num_hidden_layers\": 2, \"vocab_size\": 90, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 500.0%s}";
 
 enum { Q, K, V, O, GATE, UP, DOWN, kinds };
 static const struct {
@@ -281,6 +282,8 @@ static void refusals(void **state)
     refuse(arguments, 1, "attention_bias");
     write_config(m, ", \"head_dim\": 20");
     refuse(arguments, 1, "shape");
+    write_config(m, ", \"head_dim\": 1e300");
+    refuse(arguments, 1, "head_dim is 1e+300, not a size");
     refuse("--model /nowhere", 1, "/nowhere");
     refuse("--tokens 1", 2, "--tokens");
 }
