@@ -10,7 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
     echo '#include "deepgemm.h"'
     echo 'int main(void) {'
     sed -nE 's/^#define (DG_([A-Z0-9_]+)_INIT).*/\1 \2/p' "$header" | while read -r macro name; do
-        type=dg_$(echo "$name" | tr 'A-Z' 'a-z')
+        type=dg_$(echo "$name" | tr '[:upper:]' '[:lower:]')
         echo "    $type $type = $macro; if ($type.struct_bytes != sizeof $type) return 1;"
     done
     echo '    return 0; }'

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+# What people type. The build itself is CMakeLists.txt; each target below sets up what it needs.
+BUILD ?= build
+PREFIX ?= /usr/local
+SECONDS ?= 20
+
+.PHONY: all test demo bench lint sanitize fuzz install clean help
+
+all: ## build the library and the tool in build/
+	@scripts/setup.sh build
+	@$(call build,$(BUILD),)
+
+test: all ## run all tests, then those that compute with each instruction set
+	@scripts/test.sh $(BUILD)
+
+demo: all ## a real model's layers in FP8 against 16 bits
+	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"
+	@$(BUILD)/deepgemm demo
+
+bench: all ## time the CPU kernels against their floor, OpenBLAS and oneDNN
+	@scripts/setup.sh python
+	@scripts/setup-bench.sh
+	@LD_LIBRARY_PATH=.venv/lib $(BUILD)/deepgemm bench
+
+lint: all ## formatting, clang-tidy, shell scripts
+	@scripts/setup.sh lint
+	@scripts/lint.sh $(BUILD)
+
+sanitize: ## all tests with address and undefined-behaviour checks, threads with their own
+	@scripts/setup.sh build
+	@$(call build,$(BUILD)-asan,-DDEEPGEMM_SANITIZE=address,undefined)
+	@ctest --test-dir $(BUILD)-asan -j2 --output-on-failure --quiet -O $(BUILD)-asan/test.log \
+		|| { cat $(BUILD)-asan/test.log; exit 1; }
+	@$(call build,$(BUILD)-tsan,-DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF,test_threads)
+	@DEEPGEMM_TEST_ONE_THREAD=1 $(BUILD)-tsan/test_threads
+	@echo "make sanitize: clean"
+
+fuzz: ## fuzz every target for SECONDS=20 each
+	@scripts/setup.sh build fuzz
+	@CC=clang; export CC; $(call build,$(BUILD)-fuzz,-DDEEPGEMM_SANITIZE=address,undefined \
+		-DDEEPGEMM_FUZZ=ON -DDEEPGEMM_TESTS=OFF -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF)
+	@scripts/fuzz.sh $(BUILD)-fuzz $(SECONDS)
+
+install: all ## install into PREFIX=/usr/local
+	@cmake --install $(BUILD) --prefix $(PREFIX) | grep -v '^-- Up-to-date'
+
+clean: ## remove what was built
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# build FOLDER, CMAKE-ARGUMENTS, TARGETS: quiet unless it fails.
+define build
+mkdir -p $(1); { cmake -S . -B $(1) -G Ninja $(2) && cmake --build $(1) $(if $(3),--target $(3)); } \
+	>$(1)/build.log 2>&1 </dev/null || { cat $(1)/build.log; exit 1; }; echo "build $(1)/ is up to date"
+endef

@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Formatting, static analysis and shell scripts. scripts/lint.sh BUILD (a configured build folder:
+# clang-tidy reads its compile_commands.json).
+set -eu
+cd "$(dirname "$0")/.."
+build=$1
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+echo "lint  clang-format"
+git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+
+echo "lint  shellcheck"
+git ls-files '*.sh' | xargs shellcheck -x .ci/run
+
+echo "lint  clang-tidy"
+git ls-files 'src/*.c' 'cli/*.c' 'bench/*.c' 'examples/*.c' | grep -v '^src/cuda/\|^bench/gpu/' |
+    xargs -n 4 -P "$(nproc)" clang-tidy -p "$build" --quiet --warnings-as-errors='*' \
+        >"$log" 2>/dev/null || {
+    grep -E -A 3 'error:|warning:' "$log"
+    exit 1
+}
+echo "make lint: clean"
