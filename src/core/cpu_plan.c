@@ -133,7 +133,6 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
     if (plan.direct) {
         int64_t tiles = dgi_ceil_div(m, DIRECT_TILE_ROWS);
         plan.tile_rows = (int32_t)dgi_ceil_div(m, tiles);
-        plan.tile_panels = plan.tile_rows <= 2 ? 8 : 4;
     }
     int64_t useful = dgi_ceil_div(plan.panels * DGI_PANEL * plan.depth, THREAD_WORK) * m;
     divide(&plan, plan.block_rows, (int32_t)least(threads, useful < 1 ? 1 : useful));

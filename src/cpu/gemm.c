@@ -101,25 +101,49 @@ static void spread_scales(const dg_scale *scale, int64_t first, int64_t last, in
     }
 }
 
-/*
- * One block of K of `panels` panels as packed lines: the packed weights themselves where their
- * lines match the segments, otherwise packed into `lines`. Returns the lines and their stride.
- */
-static const uint8_t *fetch(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block,
-                            uint8_t *lines, int64_t *stride)
+/* The bytes of B behind one block of K of some panels: `count` stripes `stride` bytes apart. */
+typedef struct stripes {
+    const uint8_t *from;
+    int64_t stride, count, bytes;
+} stripes;
+
+static stripes stripes_of(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block)
 {
-    bool whole = job->packed;
+    const dgi_k_segment *first = &block->segments[0];
+    if (panels == 0)
+        return (stripes){.from = job->b};
+    if (job->packed)
+        return (stripes){job->b + panel * job->b_stride + first->packed_line * DGI_LINE_BYTES,
+                         job->b_stride, panels, block->depth * DGI_PANEL};
+    int64_t row = panel * DGI_PANEL, left = job->plan.n - row;
+    return (stripes){job->b + row * job->b_stride + first->k, job->b_stride,
+                     left < panels * DGI_PANEL ? left : panels * DGI_PANEL, block->depth};
+}
+
+/* Prefetches share `index` of `shares` of them. */
+static void prefetch(const stripes *s, int64_t shares, int64_t index)
+{
+    const int64_t end = dgi_share(s->count, shares, index + 1);
+    for (int64_t i = dgi_share(s->count, shares, index); i < end; i++)
+        for (int64_t byte = 0; byte < s->bytes; byte += DGI_LINE_BYTES)
+            __builtin_prefetch(s->from + i * s->stride + byte);
+}
+
+static bool is_whole(const dgi_k_block *block)
+{
     for (int i = 0; i < block->count; i++)
-        whole = whole && block->segments[i].whole;
-    if (whole) {
-        *stride = job->b_stride;
-        return job->b + panel * job->b_stride + block->segments[0].packed_line * DGI_LINE_BYTES;
-    }
-    *stride = block->depth * DGI_PANEL;
+        if (!block->segments[i].whole)
+            return false;
+    return true;
+}
+
+/* Packs one block of K of `panels` panels into `lines`, panel after panel. */
+static void pack(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block,
+                 uint8_t *lines)
+{
     for (int32_t p = 0; p < panels; p++) {
         int64_t row = (panel + p) * DGI_PANEL;
         int64_t rows = job->plan.n - row < DGI_PANEL ? job->plan.n - row : DGI_PANEL;
-        uint8_t *to = lines + p * *stride;
         for (int i = 0; i < block->count; i++) {
             const dgi_k_segment *s = &block->segments[i];
             uint8_t unpacked[DGI_PANEL * DGI_DEPTH];
@@ -133,59 +157,92 @@ static const uint8_t *fetch(const job *job, int64_t panel, int32_t panels, const
                 from = job->b + row * job->b_stride + s->k;
                 ld = job->b_stride;
             }
-            job->kernel->pack(from, ld, rows, s->length, to);
-            to += s->quads * DGI_LINE_BYTES;
+            job->kernel->pack(from, ld, rows, s->length, lines);
+            lines += s->quads * DGI_LINE_BYTES;
         }
     }
-    return lines;
 }
 
 /* ---- the product --------------------------------------------------------------------- */
 
-/* Rows `first` to `last` of the block in work by `panels` panels from `panel` on. */
-static void compute_tiles(const job *job, int64_t first, int64_t last, int64_t panel,
-                          int32_t panels, char *scratch)
+/* A rectangle of D that one thread computes: rows of the block in work by panels. */
+typedef struct area {
+    int64_t row, rows, panel;
+    int32_t panels, next_panels; /* of the area that the thread computes after this one, or 0 */
+} area;
+
+static void multiply_block(const job *job, const area *area, const dgi_k_block *block,
+                           const stripes *next, const float *scale_a, char *scratch)
 {
     const dgi_cpu_plan *plan = &job->plan;
     const layout at = layout_of(plan);
-    const int64_t columns = panels * DGI_PANEL, column = panel * DGI_PANEL;
-    const int64_t valid = plan->n - column < columns ? plan->n - column : columns;
-    const int64_t tiles = dgi_ceil_div(last - first, plan->tile_rows);
-    float *scale_b = (float *)(scratch + at.scale_b), *sums = (float *)(scratch + at.sums);
+    const int64_t columns = area->panels * DGI_PANEL, column = area->panel * DGI_PANEL;
+    const int64_t end = plan->n - column < columns ? plan->n : column + columns;
+    const int64_t tiles = dgi_ceil_div(area->rows, plan->tile_rows);
+    float *scale_b = (float *)(scratch + at.scale_b);
+    dgi_cpu_tile tile = {.panels = area->panels,
+                         .segments = block->count,
+                         .segment = block->segments,
+                         .a_stride = block->depth * plan->element_bytes,
+                         .b_dtype = job->b_dtype,
+                         .scale_a_stride = job->rows,
+                         .scale_b = scale_b,
+                         .sums_stride = columns};
+    for (int i = 0; i < block->count; i++)
+        spread_scales(&job->scale_b, column, end, block->segments[i].scale_b,
+                      scale_b + i * columns);
+
+    const bool in_place = job->packed && is_whole(block);
+    if (in_place) {
+        stripes here = stripes_of(job, area->panel, area->panels, block);
+        tile.b = here.from;
+        tile.b_stride = here.stride;
+        tile.b_ahead = next->from - here.from;
+    } else {
+        pack(job, area->panel, area->panels, block, (uint8_t *)scratch);
+        tile.b = scratch;
+        tile.b_stride = block->depth * DGI_PANEL;
+    }
+    if (!plan->direct) {
+        job->kernel->decode_b(tile.b, tile.b_stride, job->b_dtype, area->panels,
+                              block->depth / DGI_QUAD, scratch + at.decoded);
+        tile.b = scratch + at.decoded;
+    }
+    for (int64_t t = 0; t < tiles; t++) {
+        int64_t first = dgi_share(area->rows, tiles, t), row = area->row + first;
+        if (!(plan->direct && in_place))
+            prefetch(next, tiles, t);
+        tile.rows = (int32_t)(dgi_share(area->rows, tiles, t + 1) - first);
+        tile.a = job->a + block->position * job->rows * plan->element_bytes + row * tile.a_stride;
+        tile.scale_a = scale_a + row;
+        tile.sums = (float *)(scratch + at.sums) + first * columns;
+        (plan->direct ? job->kernel->direct : job->kernel->tile)(&tile);
+    }
+}
+
+static void multiply_area(const job *job, const area *area, char *scratch)
+{
+    const dgi_cpu_plan *plan = &job->plan;
+    const int64_t columns = area->panels * DGI_PANEL, column = area->panel * DGI_PANEL;
+    float *sums = (float *)(scratch + layout_of(plan).sums);
     const float *scale_a = job->scale_a;
 
-    memset(sums, 0, (size_t)((last - first) * columns) * sizeof *sums);
+    memset(sums, 0, (size_t)(area->rows * columns) * sizeof *sums);
     dgi_k_walk walk = dgi_k_begin(plan->k, &job->gemm->scale_a, &job->scale_b);
-    for (dgi_k_block block; dgi_k_next(&walk, &block);) {
-        dgi_cpu_tile tile = {.panels = panels,
-                             .segments = block.count,
-                             .segment = block.segments,
-                             .a_stride = block.depth * plan->element_bytes,
-                             .b_dtype = job->b_dtype,
-                             .scale_a_stride = job->rows,
-                             .scale_b = scale_b,
-                             .sums_stride = columns};
-        for (int i = 0; i < block.count; i++)
-            spread_scales(&job->scale_b, column, column + valid, block.segments[i].scale_b,
-                          scale_b + i * columns);
-        tile.b = fetch(job, panel, panels, &block, (uint8_t *)scratch, &tile.b_stride);
-        if (!plan->direct) {
-            job->kernel->decode_b(tile.b, tile.b_stride, job->b_dtype, panels,
-                                  block.depth / DGI_QUAD, scratch + at.decoded);
-            tile.b = scratch + at.decoded;
-        }
-        for (int64_t t = 0; t < tiles; t++) {
-            int64_t row = first + dgi_share(last - first, tiles, t);
-            tile.rows = (int32_t)(first + dgi_share(last - first, tiles, t + 1) - row);
-            tile.a =
-                job->a + block.position * job->rows * plan->element_bytes + row * tile.a_stride;
-            tile.scale_a = scale_a + row;
-            tile.sums = sums + (row - first) * columns;
-            (plan->direct ? job->kernel->direct : job->kernel->tile)(&tile);
-        }
+    dgi_k_block block, next;
+    bool more = dgi_k_next(&walk, &block);
+    const dgi_k_block start = block;
+    while (more) {
+        more = dgi_k_next(&walk, &next);
+        stripes ahead =
+            more ? stripes_of(job, area->panel, area->panels, &next)
+                 : stripes_of(job, area->panel + area->panels, area->next_panels, &start);
+        multiply_block(job, area, &block, &ahead, scale_a, scratch);
         scale_a += block.count * job->rows;
+        block = next;
     }
-    dgi_cpu_result result = {job->gemm, job->first_row + first, column, last - first, valid, sums,
+    int64_t valid = plan->n - column < columns ? plan->n - column : columns;
+    dgi_cpu_result result = {job->gemm, job->first_row + area->row, column, area->rows, valid, sums,
                              columns};
     job->kernel->finish(&result);
 }
@@ -196,15 +253,15 @@ static void compute_part(const job *job, int32_t part, char *scratch)
     const dgi_cpu_plan *plan = &job->plan;
     const int32_t part_m = part / plan->parts_n, part_n = part % plan->parts_n;
     const int64_t row = dgi_share(job->rows, plan->parts_m, part_m);
-    const int64_t row_end = dgi_share(job->rows, plan->parts_m, part_m + 1);
+    const int64_t rows = dgi_share(job->rows, plan->parts_m, part_m + 1) - row;
     const int64_t panel = dgi_share(plan->panels, plan->parts_n, part_n);
-    const int64_t count = dgi_share(plan->panels, plan->parts_n, part_n + 1) - panel;
-    const int64_t groups = dgi_ceil_div(count, plan->tile_panels);
-    if (row == row_end)
-        return;
-    for (int64_t g = 0; g < groups; g++) {
-        int64_t begin = dgi_share(count, groups, g), end = dgi_share(count, groups, g + 1);
-        compute_tiles(job, row, row_end, panel + begin, (int32_t)(end - begin), scratch);
+    const int64_t panels = dgi_share(plan->panels, plan->parts_n, part_n + 1) - panel;
+    const int64_t areas = dgi_ceil_div(panels, plan->tile_panels);
+    for (int64_t i = 0; i < areas && rows != 0; i++) {
+        int64_t begin = dgi_share(panels, areas, i), end = dgi_share(panels, areas, i + 1);
+        int64_t after = i + 1 == areas ? end : dgi_share(panels, areas, i + 2);
+        area area = {row, rows, panel + begin, (int32_t)(end - begin), (int32_t)(after - end)};
+        multiply_area(job, &area, scratch);
     }
 }
 

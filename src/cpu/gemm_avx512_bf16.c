@@ -120,26 +120,20 @@ INLINE __m512i broadcast_pair(const char *a)
 }
 
 /* The most rows and panels of a tile; a call uses rows x panels of them. */
-enum { ROWS = 6, PANELS = 8 };
+enum { ROWS = 6, PANELS = 4 };
 typedef __m512 accumulators[ROWS][PANELS];
-
-INLINE void clear(accumulators chunk, int rows, int panels)
-{
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < panels; p++) chunk[r][p] =
-        _mm512_setzero_ps();
-}
 
 /* sums += chunk * scale_a * scale_b for segment `s`, in the contract's order. */
 INLINE void promote(const dgi_cpu_tile *t, int s, int rows, int panels, accumulators chunk)
 {
     const float *scale_a = t->scale_a + s * t->scale_a_stride;
     const float *scale_b = t->scale_b + s * panels * DGI_PANEL;
-    UNROLL for (int r = 0; r < rows; r++)
-    {
+    const int64_t stride = t->sums_stride;
+    float *sums = t->sums;
+    FOR (r, rows) {
         __m512 a = _mm512_set1_ps(scale_a[r]);
-        UNROLL for (int p = 0; p < panels; p++)
-        {
-            float *sum = t->sums + r * t->sums_stride + p * DGI_PANEL;
+        FOR (p, panels) {
+            float *sum = sums + r * stride + p * DGI_PANEL;
             __m512 b = _mm512_load_ps(scale_b + p * DGI_PANEL);
             __m512 scaled = _mm512_mul_ps(chunk[r][p], a);
             _mm512_store_ps(sum, _mm512_fmadd_ps(scaled, b, _mm512_load_ps(sum)));
@@ -152,16 +146,17 @@ INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
     const char *a = t->a, *b = t->b;
     for (int s = 0; s < t->segments; s++) {
         accumulators chunk;
-        clear(chunk, rows, panels);
+        FOR (r, rows)
+            FOR (p, panels)
+                chunk[r][p] = _mm512_setzero_ps();
         for (int pairs = 2 * t->segment[s].quads; pairs != 0; pairs--) {
             __m512i column[PANELS];
-            UNROLL for (int p = 0; p < panels; p++) column[p] =
-                _mm512_load_si512(b + p * DGI_LINE_BYTES);
-            UNROLL for (int r = 0; r < rows; r++)
-            {
+            FOR (p, panels)
+                column[p] = _mm512_load_si512(b + p * DGI_LINE_BYTES);
+            FOR (r, rows) {
                 __m512i row = broadcast_pair(a + r * t->a_stride);
-                UNROLL for (int p = 0; p < panels; p++) chunk[r][p] =
-                    dot(chunk[r][p], row, column[p]);
+                FOR (p, panels)
+                    chunk[r][p] = dot(chunk[r][p], row, column[p]);
             }
             a += 4;
             b += panels * DGI_LINE_BYTES;
@@ -170,27 +165,24 @@ INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
     }
 }
 
-/* How far ahead of the decoding the packed weights are fetched. */
-enum { PREFETCH_BYTES = 4096 };
-
 INLINE void direct_of(const dgi_cpu_tile *t, const int rows, const int panels)
 {
     const tables look_up = load_tables(t->b_dtype);
     const char *a = t->a, *b = t->b;
     for (int s = 0; s < t->segments; s++) {
         accumulators chunk;
-        clear(chunk, rows, panels);
+        FOR (r, rows)
+            FOR (p, panels)
+                chunk[r][p] = _mm512_setzero_ps();
         for (int quads = t->segment[s].quads; quads != 0; quads--) {
-            UNROLL for (int p = 0; p < panels; p++)
-            {
+            FOR (p, panels) {
                 const char *line = b + p * t->b_stride;
-                _mm_prefetch(line + PREFETCH_BYTES, _MM_HINT_T0);
+                _mm_prefetch(line + t->b_ahead, _MM_HINT_T0);
                 decoded d = decode(_mm512_loadu_si512(line), look_up);
-                UNROLL for (int r = 0; r < rows; r++)
-                {
-                    chunk[r][p] = dot(chunk[r][p], broadcast_pair(a + r * t->a_stride), d.first);
-                    chunk[r][p] =
-                        dot(chunk[r][p], broadcast_pair(a + r * t->a_stride + 4), d.second);
+                FOR (r, rows) {
+                    const char *pair = a + r * t->a_stride;
+                    chunk[r][p] = dot(chunk[r][p], broadcast_pair(pair), d.first);
+                    chunk[r][p] = dot(chunk[r][p], broadcast_pair(pair + 4), d.second);
                 }
             }
             a += 8;
@@ -234,7 +226,7 @@ static void tile(const dgi_cpu_tile *t)
     }
 }
 
-INLINE void direct_narrow(const dgi_cpu_tile *t, const int rows)
+INLINE void direct_rows(const dgi_cpu_tile *t, const int rows)
 {
     switch (t->panels) {
     case 1:
@@ -248,33 +240,17 @@ INLINE void direct_narrow(const dgi_cpu_tile *t, const int rows)
     }
 }
 
-INLINE void direct_wide(const dgi_cpu_tile *t, const int rows)
-{
-    switch (t->panels) {
-    case 5:
-        return direct_of(t, rows, 5);
-    case 6:
-        return direct_of(t, rows, 6);
-    case 7:
-        return direct_of(t, rows, 7);
-    case 8:
-        return direct_of(t, rows, 8);
-    default:
-        return direct_narrow(t, rows);
-    }
-}
-
 static void direct(const dgi_cpu_tile *t)
 {
     switch (t->rows) {
     case 1:
-        return direct_wide(t, 1);
+        return direct_rows(t, 1);
     case 2:
-        return direct_wide(t, 2);
+        return direct_rows(t, 2);
     case 3:
-        return direct_narrow(t, 3);
+        return direct_rows(t, 3);
     default:
-        return direct_narrow(t, 4);
+        return direct_rows(t, 4);
     }
 }
 

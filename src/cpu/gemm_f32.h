@@ -95,27 +95,26 @@ INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
     const int64_t a_stride = t->a_stride / (int64_t)sizeof *a;
     for (int s = 0; s < t->segments; s++) {
         vector chunk[TILE_ROWS][TILE_PANELS * PANEL_VECTORS];
-        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++) chunk[r][v] =
-            (vector){0};
+        FOR (r, rows)
+            FOR (v, vectors)
+                chunk[r][v] = (vector){0};
         for (int k = DGI_QUAD * t->segment[s].quads; k != 0; k--) {
             vector column[TILE_PANELS * PANEL_VECTORS];
-            UNROLL for (int v = 0; v < vectors; v++) column[v] = load(b + v * VECTOR_FLOATS);
-            UNROLL for (int r = 0; r < rows; r++)
-            {
+            FOR (v, vectors)
+                column[v] = load(b + v * VECTOR_FLOATS);
+            FOR (r, rows) {
                 vector row = BROADCAST(a[r * a_stride]);
-                UNROLL for (int v = 0; v < vectors; v++) chunk[r][v] =
-                    MULTIPLY_ADD(row, column[v], chunk[r][v]);
+                FOR (v, vectors)
+                    chunk[r][v] = MULTIPLY_ADD(row, column[v], chunk[r][v]);
             }
             a++;
             b += panels * DGI_PANEL;
         }
         const float *scale_b = t->scale_b + s * panels * DGI_PANEL;
-        UNROLL for (int r = 0; r < rows; r++)
-        {
+        FOR (r, rows) {
             vector scale_a = BROADCAST(t->scale_a[s * t->scale_a_stride + r]);
             float *sums = t->sums + r * t->sums_stride;
-            UNROLL for (int v = 0; v < vectors; v++)
-            {
+            FOR (v, vectors) {
                 int64_t i = v * VECTOR_FLOATS;
                 vector sum = MULTIPLY_ADD(chunk[r][v] * scale_a, load(scale_b + i), load(sums + i));
                 memcpy(sums + i, &sum, sizeof sum);

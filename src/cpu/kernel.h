@@ -23,9 +23,10 @@ typedef struct dgi_cpu_tile {
     const dgi_k_segment *segment;
     const void *a; /* decoded rows, a_stride bytes apart */
     int64_t a_stride;
-    const void *b;        /* decoded panels, or packed ones, b_stride bytes apart */
-    int64_t b_stride;     /* packed only */
-    dg_dtype b_dtype;     /* packed only */
+    const void *b;    /* decoded panels; for `direct` packed ones, and: */
+    int64_t b_stride; /* bytes between panels                       */
+    int64_t b_ahead;  /* bytes to the line to fetch for later use   */
+    dg_dtype b_dtype;
     const float *scale_a; /* [segment][row], scale_a_stride floats between segments */
     int64_t scale_a_stride;
     const float *scale_b; /* [segment][panels * DGI_PANEL] */

@@ -9,9 +9,9 @@
 #include "core/formats.h"
 #include "cpu/kernel.h"
 
-#define INLINE static inline __attribute__((always_inline))
-/* Loops over a tile must vanish, so that accumulators are registers and not an array. */
-#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE            static inline __attribute__((always_inline))
+/* A loop over a tile, which must vanish so that accumulators are registers and not an array. */
+#define FOR(index, count) _Pragma("GCC unroll 16") for (int index = 0; index < (count); index++)
 
 typedef float vector __attribute__((vector_size(4 * VECTOR_FLOATS)));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * VECTOR_FLOATS)));
