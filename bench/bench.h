@@ -54,7 +54,8 @@ int bench_copies(size_t bytes);
 /* Seconds a call. One repeat is `calls` calls in a row. */
 typedef struct bench_time {
     double median, min, p10, p90;
-    double others; /* processors that other processes kept busy meanwhile, e.g. 0.05 */
+    double others;  /* processors that other processes kept busy meanwhile, e.g. 0.05 */
+    bool disturbed; /* that was too much, each time that it was tried                  */
     int repeats;
     int64_t calls;
 } bench_time;
@@ -96,12 +97,12 @@ typedef struct bench_setup {
 typedef struct bench_result {
     bench_case item;
     bench_time time;
-    char kernel[96];               /* that the library chose; "" where it says nothing */
-    double flops;                  /* work                                       */
-    double bytes;                  /* of weights and scales; of all data to quantise */
-    double bandwidth;              /* measured beside the case, bytes a second   */
-    double floor;                  /* seconds                                    */
-    double peer[bench_peer_count]; /* seconds; 0: does not take the case         */
+    char kernel[96];                   /* that the library chose; "" where it says nothing */
+    double flops;                      /* work                                       */
+    double bytes;                      /* of weights and scales; of all data to quantise */
+    double bandwidth;                  /* measured beside the case, bytes a second   */
+    double floor;                      /* seconds                                    */
+    bench_time peer[bench_peer_count]; /* all zero: it does not take the case      */
 } bench_result;
 
 /* Checks one product on sampled elements, then times it and its peers. Exits on a wrong result. */

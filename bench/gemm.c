@@ -249,15 +249,15 @@ static void run_deepgemm(const bench_setup *setup, const float *a, const float *
 
 /* ---- the peers ----------------------------------------------------------------------- */
 
-static double run_peer(const bench_setup *setup, const bench_peer *peer, const bench_case *item,
-                       const float *a, const float *b, samples *places, void *d)
+static bench_time run_peer(const bench_setup *setup, const bench_peer *peer, const bench_case *item,
+                           const float *a, const float *b, samples *places, void *d)
 {
     size_t b_bytes = (size_t)(item->n * item->k) * dg_dtype_bytes(peer->d);
     bench_product product = {
         item->m, item->n, item->k, a, b, setup->warm ? 1 : bench_copies(b_bytes), d};
     void *prepared = peer->prepare(&product);
     if (prepared == NULL)
-        return 0;
+        return (bench_time){0};
     peer->run(prepared, 0);
     sample_values(places->a, a, places->rows, item->k);
     sample_values(places->b, b, places->cols, item->k);
@@ -265,9 +265,9 @@ static double run_peer(const bench_setup *setup, const bench_peer *peer, const b
 
     const useconds_t pool_idle = 100000; /* threads of the library before have stopped spinning */
     usleep(pool_idle);
-    double median = bench_measure(peer->run, prepared, setup->seconds).median;
+    bench_time time = bench_measure(peer->run, prepared, setup->seconds);
     peer->release(prepared);
-    return median;
+    return time;
 }
 
 bench_result bench_gemm(const bench_setup *setup, const bench_case *item)

@@ -17,7 +17,7 @@ static const char *about_peer(const bench_setup *setup, int p)
 bool bench_peer_ran(const bench_result *results, int count, int p)
 {
     for (int i = 0; i < count; i++)
-        if (results[i].peer[p] > 0)
+        if (results[i].peer[p].repeats > 0)
             return true;
     return false;
 }
@@ -93,9 +93,9 @@ void bench_report_gemm(const bench_setup *setup, const bench_result *results, in
         cells_time(table, r);
         cli_table_cell(table, "%.1f", r->flops / r->time.median * 1e-9);
         for (int p = 0; p < bench_peer_count; p++)
-            if (r->peer[p] > 0) {
-                cli_table_cell(table, "%.1f", r->peer[p] * 1e6);
-                cli_table_cell(table, "%.2f", r->peer[p] / r->time.median);
+            if (r->peer[p].repeats > 0) {
+                cli_table_cell(table, "%.1f", r->peer[p].median * 1e6);
+                cli_table_cell(table, "%.2f", r->peer[p].median / r->time.median);
             } else if (bench_peer_ran(results, count, p)) {
                 cli_table_cell(table, "-");
                 cli_table_cell(table, "-");
@@ -110,6 +110,14 @@ static void add_measured(cJSON *object, const char *name, double value)
     char *text = cli_format("%.5g", value);
     cJSON_AddRawToObject(object, name, text);
     free(text);
+}
+
+static bool disturbed(const bench_result *r)
+{
+    bool any = r->time.disturbed;
+    for (int p = 0; p < bench_peer_count; p++)
+        any = any || r->peer[p].disturbed;
+    return any;
 }
 
 static cJSON *row_json(const bench_setup *setup, const bench_result *r)
@@ -132,6 +140,7 @@ static cJSON *row_json(const bench_setup *setup, const bench_result *r)
     add_measured(row, "p10_us", r->time.p10 * 1e6);
     add_measured(row, "p90_us", r->time.p90 * 1e6);
     add_measured(row, "others", r->time.others);
+    cJSON_AddBoolToObject(row, "disturbed", disturbed(r));
     cJSON_AddNumberToObject(row, "repeats", r->time.repeats);
     cJSON_AddNumberToObject(row, "calls", (double)r->time.calls);
     add_measured(row, "tflops", r->flops / r->time.median * 1e-12);
@@ -141,8 +150,8 @@ static cJSON *row_json(const bench_setup *setup, const bench_result *r)
     add_measured(row, "floor_share", r->floor / r->time.median);
     cJSON *peers = cJSON_AddObjectToObject(row, "peer_us");
     for (int p = 0; p < bench_peer_count; p++)
-        if (setup->peer_missing[p] == NULL && r->peer[p] > 0)
-            add_measured(peers, bench_peers[p]->name, r->peer[p] * 1e6);
+        if (setup->peer_missing[p] == NULL && r->peer[p].repeats > 0)
+            add_measured(peers, bench_peers[p]->name, r->peer[p].median * 1e6);
     return row;
 }
 

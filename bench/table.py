@@ -16,7 +16,8 @@ def table(result):
     yield "| " + " | ".join(titles) + " |"
     yield "|---" + "|---:" * (len(titles) - 1) + "|"
     for row in result["rows"]:
-        cells = [row["recipe"], str(row["m"]), str(row["n"]), str(row["k"]), number(row["us"]),
+        mark = "*" if row["disturbed"] else ""
+        cells = [row["recipe"] + mark, str(row["m"]), str(row["n"]), str(row["k"]), number(row["us"]),
                  number(1000 * row["tflops"]), number(row["gbps"]), f"{row['floor_share']:.2f}"]
         for p in peers:
             us = row["peer_us"].get(p)
@@ -31,6 +32,8 @@ def facts(result):
            f"peak {result['peak_gflops']:.0f} GFLOP/s ({result['peak']}), bandwidth "
            f"{bandwidth[0]:.0f} to {bandwidth[-1]:.0f} GB/s; "
            f"commit {result['commit']}, {result['date'][:10]}.")
+    if any(row["disturbed"] for row in result["rows"]):
+        yield "* other processes kept a tenth of a processor or more busy meanwhile."
     for peer, about in result["peers"].items():
         if any(peer in row["peer_us"] for row in result["rows"]):
             yield f"{peer}: {about}."

@@ -39,6 +39,7 @@ static int compare(const void *a, const void *b)
 bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *state, double seconds)
 {
     enum { most_repeats = 15, least_repeats = 3 };
+    const double tolerated = 0.1, clock_error = 0.04; /* of a processor; seconds, a few ticks */
     int64_t index = 0;
     double start = cli_now(), elapsed;
     do {
@@ -56,14 +57,16 @@ bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *st
             call(state, index++);
         times[r] = (cli_now() - start) / (double)calls;
     }
-    others = fmax(0, seconds_of_others() - others) / (cli_now() - began);
+    double wall = cli_now() - began;
+    others = fmax(0, seconds_of_others() - others);
     qsort(times, (size_t)repeats, sizeof *times, compare);
     return (bench_time){
         .median = times[repeats / 2],
         .min = times[0],
         .p10 = times[repeats / 10],
         .p90 = times[repeats - 1 - repeats / 10],
-        .others = others,
+        .others = others / wall,
+        .disturbed = others > tolerated * wall + clock_error,
         .repeats = repeats,
         .calls = calls,
     };
@@ -72,9 +75,10 @@ bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *st
 bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, double seconds)
 {
     enum { attempts = 5 };
-    const double disturbed = 0.1; /* of a processor; the clock ticks of /proc/stat make up 0.04 */
+    const useconds_t pause = 500000; /* many disturbances are short */
     bench_time best = bench_measure_once(call, state, seconds);
-    for (int i = 1; i < attempts && best.others > disturbed; i++) {
+    for (int i = 1; i < attempts && best.disturbed; i++) {
+        usleep(pause);
         bench_time again = bench_measure_once(call, state, seconds);
         if (again.others < best.others)
             best = again;

@@ -82,7 +82,7 @@ static bench_series series_of(const bench_result *results, int count, int peer)
 {
     double *y = cli_alloc((size_t)count * sizeof *y);
     for (int i = 0; i < count; i++) {
-        double seconds = peer < 0 ? results[i].time.median : results[i].peer[peer];
+        double seconds = peer < 0 ? results[i].time.median : results[i].peer[peer].median;
         y[i] = seconds > 0 ? results[i].flops / seconds * 1e-9 : 0;
     }
     return (bench_series){peer < 0 ? "deepgemm" : bench_peers[peer]->name, y};
