@@ -76,6 +76,9 @@ static void decode_rows(const job *job, int64_t first, int64_t last)
             const uint8_t *codes = (const uint8_t *)a->data + row * a->ld;
             char *out = job->a + (block.position * job->rows + r * block.depth) * bytes;
             int64_t scale_row = dgi_scale_index(row, scale->block_rows, scale->row_phase);
+            const uint8_t *next = codes + block.segments[0].k + DGI_DEPTH;
+            for (int byte = 0; byte < DGI_DEPTH; byte += DGI_LINE_BYTES)
+                __builtin_prefetch(next + byte);
             for (int i = 0; i < block.count; i++) {
                 const dgi_k_segment *s = &block.segments[i];
                 job->kernel->decode_a(codes + s->k, a->dtype, s->length, out);
@@ -120,8 +123,12 @@ static stripes stripes_of(const job *job, int64_t panel, int32_t panels, const d
                      left < panels * DGI_PANEL ? left : panels * DGI_PANEL, block->depth};
 }
 
-/* Prefetches share `index` of `shares` of them. */
-static void prefetch(const stripes *s, int64_t shares, int64_t index)
+/*
+ * Prefetches share `index` of `shares` of them. Inlined by force: gcc takes a function whose only
+ * effect is a prefetch for one without effect, and drops its calls.
+ */
+static inline __attribute__((always_inline)) void prefetch(const stripes *s, int64_t shares,
+                                                           int64_t index)
 {
     const int64_t end = dgi_share(s->count, shares, index + 1);
     for (int64_t i = dgi_share(s->count, shares, index); i < end; i++)
@@ -229,17 +236,19 @@ static void multiply_area(const job *job, const area *area, char *scratch)
 
     memset(sums, 0, (size_t)(area->rows * columns) * sizeof *sums);
     dgi_k_walk walk = dgi_k_begin(plan->k, &job->gemm->scale_a, &job->scale_b);
-    dgi_k_block block, next;
-    bool more = dgi_k_next(&walk, &block);
-    const dgi_k_block start = block;
+    dgi_k_block start, pair[2], *block = &pair[0], *next = &pair[1];
+    bool more = dgi_k_next(&walk, block);
+    start = *block;
     while (more) {
-        more = dgi_k_next(&walk, &next);
+        more = dgi_k_next(&walk, next);
         stripes ahead =
-            more ? stripes_of(job, area->panel, area->panels, &next)
+            more ? stripes_of(job, area->panel, area->panels, next)
                  : stripes_of(job, area->panel + area->panels, area->next_panels, &start);
-        multiply_block(job, area, &block, &ahead, scale_a, scratch);
-        scale_a += block.count * job->rows;
+        multiply_block(job, area, block, &ahead, scale_a, scratch);
+        scale_a += block->count * job->rows;
+        dgi_k_block *spare = block;
         block = next;
+        next = spare;
     }
     int64_t valid = plan->n - column < columns ? plan->n - column : columns;
     dgi_cpu_result result = {job->gemm, job->first_row + area->row, column, area->rows, valid, sums,
