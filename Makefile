@@ -3,6 +3,7 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 SECONDS ?= 20
+ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 
 .PHONY: all test demo bench lint sanitize fuzz install clean help
 
@@ -28,7 +29,7 @@ lint: all ## formatting, clang-tidy, shell scripts
 
 sanitize: ## all tests with address and undefined-behaviour checks, threads with their own
 	@scripts/setup.sh build
-	@$(call build,$(BUILD)-asan,-DDEEPGEMM_SANITIZE=address,undefined)
+	@$(call build,$(BUILD)-asan,$(ASAN))
 	@ctest --test-dir $(BUILD)-asan -j2 --output-on-failure --quiet -O $(BUILD)-asan/test.log \
 		|| { cat $(BUILD)-asan/test.log; exit 1; }
 	@$(call build,$(BUILD)-tsan,-DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF,test_threads)
@@ -37,8 +38,8 @@ sanitize: ## all tests with address and undefined-behaviour checks, threads with
 
 fuzz: ## fuzz every target for SECONDS=20 each
 	@scripts/setup.sh build fuzz
-	@CC=clang; export CC; $(call build,$(BUILD)-fuzz,-DDEEPGEMM_SANITIZE=address,undefined \
-		-DDEEPGEMM_FUZZ=ON -DDEEPGEMM_TESTS=OFF -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF)
+	@CC=clang; export CC; $(call build,$(BUILD)-fuzz,$(ASAN) -DDEEPGEMM_FUZZ=ON \
+		-DDEEPGEMM_TESTS=OFF -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF)
 	@scripts/fuzz.sh $(BUILD)-fuzz $(SECONDS)
 
 install: all ## install into PREFIX=/usr/local
@@ -53,5 +54,5 @@ help: ## this list
 # build FOLDER, CMAKE-ARGUMENTS, TARGETS: quiet unless it fails.
 define build
 mkdir -p $(1); { cmake -S . -B $(1) -G Ninja $(2) && cmake --build $(1) $(if $(3),--target $(3)); } \
-	>$(1)/build.log 2>&1 </dev/null || { cat $(1)/build.log; exit 1; }; echo "build $(1)/ is up to date"
+	>$(1)/build.log 2>&1 </dev/null || { tail -n 40 $(1)/build.log; exit 1; }; echo "build $(1)/ is up to date"
 endef
