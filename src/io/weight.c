@@ -5,7 +5,6 @@
 #include "io/checkpoint.h"
 #include "io/json.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,12 +12,20 @@
 
 /* Layers that lose most by FP8, or that no server multiplies in FP8. */
 static const char *const kept_by_default[] = {
-    "lm_head", /* the output head */
+    /* output heads, that of multi-token prediction too */
+    "lm_head",
+    "shared_head.head",
+    "classifier",
+    "score",
+    /* its projection, which servers load in 16 bits */
+    "eh_proj",
+    /* embeddings */
     "re:.*embed",
     "wte",
-    "wpe", /* embeddings */
+    "wpe",
     "re:.*norm",
-    "re:(.*\\.)?(gate|router|shared_expert_gate)$", /* which experts a token goes to */
+    /* which experts a token goes to */
+    "re:(.*\\.)?(gate|router|shared_expert_gate)$",
 };
 #define DEFAULTS ((int32_t)(sizeof kept_by_default / sizeof kept_by_default[0]))
 

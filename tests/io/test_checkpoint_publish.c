@@ -124,7 +124,7 @@ static void killed_at_any_moment(void **state)
     const char *whole = files_path(place, "whole"), *output = files_path(place, "out");
     double seconds = time_run(input, whole);
     int none = 0;
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 40; i++) {
         pid_t child = start(input, output);
         sleep_for(1.1 * seconds * rng_unit(&r));
         kill(child, SIGKILL);
@@ -156,7 +156,7 @@ static void killed_while_replacing(void **state)
         seconds = time_run(inputs[i], wholes[i]);
     quantize(inputs[0], output);
     int current = 0;
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 25; i++) {
         pid_t child = start(inputs[!current], output);
         sleep_for(1.2 * seconds * rng_unit(&r));
         kill(child, SIGKILL);

@@ -421,12 +421,18 @@ static void g48_patterns(void **state)
             fail_msg("%s: %s, not %s", cases[i].pattern, decisions, cases[i].decisions);
         assert_int_equal(matches, cases[i].matches);
     }
-    static const char *const defaults[] = {
-        "wte",         "h.0.attn.proj",         "model.embed_tokens",
-        "blocks.norm", "m.0.mlp.gate.up",       "m.0.shared_expert_gate",
-        "m.0.router",  "m.0.mlp.experts.3.gate"};
+    static const char *const defaults[] = {"model.layers.61.shared_head.head",
+                                           "model.layers.61.eh_proj",
+                                           "wte",
+                                           "h.0.attn.proj",
+                                           "model.embed_tokens",
+                                           "blocks.norm",
+                                           "m.0.mlp.gate.up",
+                                           "m.0.shared_expert_gate",
+                                           "m.0.router",
+                                           "m.0.mlp.experts.3.gate"};
     int64_t matches;
-    assert_string_equal(decide(defaults, 8, "none", &matches), "kqkkqkkk");
+    assert_string_equal(decide(defaults, 10, "none", &matches), "kkkqkkqkkk");
 }
 
 static void patterns_that_are_refused(void **state)
