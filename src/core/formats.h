@@ -149,15 +149,17 @@ static inline uint16_t dgi_f16_from_f32(float value)
 /*
  * FP8 from FP32. `limit` is the largest magnitude that can result: under DG_OVERFLOW_IEEE one step
  * above the largest finite value, where E4M3 has its NaN and E5M2 its infinity. NaN becomes all
- * ones behind its sign; this is written without a choice, which would keep compilers from using
- * vectors. Codes are returned in 32 bits for the same reason: they are narrowed once, when stored.
+ * ones behind its sign. Written for compilers: a mask in place of a choice keeps the loop a vector
+ * loop, and a minimum as the last step, like the result of 32 bits, keeps them from narrowing each
+ * step.
  */
 static inline uint32_t dgi_fp8_from_f32_as(float value, float limit, int mantissa, int bias)
 {
     uint32_t bits = dgi_f32_to_bits(value), magnitude = bits & 0x7FFFFFFFu;
     uint32_t code = dgi_small_from_f32(magnitude, dgi_f32_to_bits(limit), mantissa, bias);
-    uint32_t nan = -(uint32_t)(magnitude > DGI_F32_INFINITY);
-    return ((code | nan) & 0x7F) | (bits >> 24 & 0x80);
+    code |= -(uint32_t)(magnitude > DGI_F32_INFINITY);
+    code = code < 0x7F ? code : 0x7F;
+    return code | (bits >> 24 & 0x80);
 }
 
 static inline uint32_t dgi_e4m3_from_f32(float value, dg_overflow overflow)

@@ -129,31 +129,30 @@ static void *at(const dg_matrix *m, int64_t row, int64_t col)
     return (char *)m->data + (row * m->ld + col) * (int64_t)dg_dtype_bytes(m->dtype);
 }
 
-/* The scale columns that serve `cols`. */
-static range scales_of(const job *job, range cols)
+/* Neighbouring columns, and the scale columns and blocks that they lie in. */
+typedef struct strip {
+    range cols, scales;
+    dgi_blocks blocks;
+} strip;
+
+static strip strip_of(const job *job, range cols)
 {
-    cut b = job->blocks;
-    return (range){(cols.first + b.phase) / b.step, (cols.last - 1 + b.phase) / b.step + 1};
+    int64_t phase = job->blocks.phase, step = job->blocks.step, count = cols.last - cols.first;
+    range scales = {(cols.first + phase) / step, (cols.last - 1 + phase) / step + 1};
+    int64_t head = step_of(job->blocks, scales.first).last - cols.first;
+    return (strip){cols, scales, {count, least(head, count), step}};
 }
 
-static dgi_blocks blocks_of(const job *job, range cols)
-{
-    int64_t head = step_of(job->blocks, scales_of(job, cols).first).last - cols.first;
-    int64_t count = cols.last - cols.first;
-    return (dgi_blocks){count, least(head, count), job->blocks.step};
-}
-
-/* A multiplier for each of `cols` in a band: its scale, or the reciprocal. */
-static void load_multipliers(const job *job, int64_t band, range cols, bool reciprocal,
+/* A multiplier for each column of a strip in a band: its scale, or the reciprocal. */
+static void load_multipliers(const job *job, int64_t band, const strip *strip, bool reciprocal,
                              float *multipliers)
 {
     float values[PIECE_COLS];
-    range scales = scales_of(job, cols);
-    for (int64_t j = scales.first; j < scales.last; j++) {
+    for (int64_t j = strip->scales.first; j < strip->scales.last; j++) {
         float scale = dgi_scale_at(&job->scale, band, j);
-        values[j - scales.first] = reciprocal ? dgi_scale_reciprocal(scale) : scale;
+        values[j - strip->scales.first] = reciprocal ? dgi_scale_reciprocal(scale) : scale;
     }
-    job->kernels->spread(blocks_of(job, cols), values, multipliers);
+    job->kernels->spread(strip->blocks, values, multipliers);
 }
 
 /*
@@ -188,27 +187,24 @@ static void finish_streaming(void)
 
 /* ---- dynamic scales ------------------------------------------------------------------ */
 
-/* amax[], one for each block in `cols`, of what the rows hold there. */
-static void find_amax(const job *job, range rows, range cols, uint32_t *amax)
+/* amax[], one for each block of the strip, of what the rows hold there. */
+static void find_amax(const job *job, range rows, const strip *strip, uint32_t *amax)
 {
-    range scales = scales_of(job, cols);
-    memset(amax, 0, sizeof amax[0] * (size_t)(scales.last - scales.first));
-    dgi_blocks blocks = blocks_of(job, cols);
+    memset(amax, 0, sizeof amax[0] * (size_t)(strip->scales.last - strip->scales.first));
     for (int64_t r = rows.first; r < rows.last; r++)
-        job->kernels->amax(at(&job->in, r, cols.first), job->in.dtype, blocks, amax);
+        job->kernels->amax(at(&job->in, r, strip->cols.first), job->in.dtype, strip->blocks, amax);
 }
 
 /* Writes the scales of whole blocks from their amax[]. */
-static void store_scales(const job *job, const dg_quantize *q, int64_t band, range cols,
+static void store_scales(const job *job, const dg_quantize *q, int64_t band, range scales,
                          const uint32_t *amax)
 {
-    range scales = scales_of(job, cols);
-    for (int64_t j = scales.first; j < scales.last; j++) {
-        float scale = dgi_dynamic_scale(dgi_f32_from_bits(amax[j - scales.first]), q->amax_floor,
-                                        job->out.dtype, q->rounding);
-        dgi_store_f32(job->scale.data, job->scale.dtype,
-                      band * job->scale.row_stride + j * job->scale.col_stride, scale, DG_SATURATE);
-    }
+    const dg_scale *s = &job->scale;
+    for (int64_t j = scales.first; j < scales.last; j++)
+        dgi_store_f32(s->data, s->dtype, band * s->row_stride + j * s->col_stride,
+                      dgi_dynamic_scale(dgi_f32_from_bits(amax[j - scales.first]), q->amax_floor,
+                                        job->out.dtype, q->rounding),
+                      DG_SATURATE);
 }
 
 static void raise(_Atomic uint32_t *shared, uint32_t value)
@@ -226,26 +222,26 @@ static void raise(_Atomic uint32_t *shared, uint32_t value)
 static void find_scales_together(const job *job, const dg_quantize *q, int64_t band, range cols)
 {
     cut pieces = cut_into(cols.last - cols.first, PIECE_COLS, 0);
-    range rows = step_of(job->bands, band);
+    range rows = step_of(job->bands, band), scales = strip_of(job, cols).scales;
     int threads = threads_for(job, (rows.last - rows.first) * (cols.last - cols.first));
+    int64_t count = scales.last - scales.first;
     _Atomic uint32_t shared[PIECE_COLS];
     uint32_t amax[PIECE_COLS];
-    range scales = scales_of(job, cols);
-    int64_t count = scales.last - scales.first;
     for (int64_t i = 0; i < count; i++)
         atomic_init(&shared[i], 0);
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads) private(amax)
     for (int64_t part = 0; part < job->parts; part++)
         for (int64_t piece = 0; piece < pieces.count; piece++) {
             range inside = step_of(pieces, piece);
-            find_amax(job, part_of(job, band, part),
-                      (range){cols.first + inside.first, cols.first + inside.last}, amax);
+            strip strip =
+                strip_of(job, (range){cols.first + inside.first, cols.first + inside.last});
+            find_amax(job, part_of(job, band, part), &strip, amax);
             for (int64_t i = 0; i < count; i++)
                 raise(&shared[i], amax[i]);
         }
     for (int64_t i = 0; i < count; i++)
         amax[i] = atomic_load_explicit(&shared[i], memory_order_relaxed);
-    store_scales(job, q, band, cols, amax);
+    store_scales(job, q, band, scales, amax);
 }
 
 static void find_all_scales(const job *job, const dg_quantize *q)
@@ -274,20 +270,20 @@ static dg_status check_scales(const job *job)
 
 /* ---- the work on a piece, and who does which ----------------------------------------- */
 
-/* Works on `cols` of some rows of a band, and adds to *counts. */
-typedef void piece_work(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
+/* Works on a strip of some rows of a band, and adds to *counts. */
+typedef void piece_work(const job *job, const dg_quantize *q, int64_t band, range rows, strip strip,
                         dg_quantize_counts *counts);
 
-static void encode_piece(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
-                         dg_quantize_counts *counts)
+static void encode_piece(const job *job, const dg_quantize *q, int64_t band, range rows,
+                         strip strip, dg_quantize_counts *counts)
 {
     float multipliers[PIECE_COLS];
     uint8_t line[PIECE_COLS];
-    int64_t count = cols.last - cols.first;
-    load_multipliers(job, band, cols, true, multipliers);
+    int64_t count = strip.blocks.count;
+    load_multipliers(job, band, &strip, true, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
-        const void *input = at(&job->in, r, cols.first);
-        uint8_t *codes = at(&job->out, r, cols.first);
+        const void *input = at(&job->in, r, strip.cols.first);
+        uint8_t *codes = at(&job->out, r, strip.cols.first);
         job->kernels->encode(input, job->in.dtype, job->stream ? line : codes, job->out.dtype,
                              count, multipliers, q->overflow);
         if (job->stream)
@@ -299,25 +295,26 @@ static void encode_piece(const job *job, const dg_quantize *q, int64_t band, ran
 
 /* Whole blocks that fit the cache: amax, scales and codes in one go. */
 static void quantize_piece(const job *job, const dg_quantize *q, int64_t band, range rows,
-                           range cols, dg_quantize_counts *counts)
+                           strip strip, dg_quantize_counts *counts)
 {
     uint32_t amax[PIECE_COLS];
-    find_amax(job, rows, cols, amax);
-    store_scales(job, q, band, cols, amax);
-    for (int64_t c = cols.first; c < cols.last; c += PIECE_COLS)
-        encode_piece(job, q, band, rows, (range){c, least(c + PIECE_COLS, cols.last)}, counts);
+    find_amax(job, rows, &strip, amax);
+    store_scales(job, q, band, strip.scales, amax);
+    for (int64_t c = strip.cols.first; c < strip.cols.last; c += PIECE_COLS)
+        encode_piece(job, q, band, rows,
+                     strip_of(job, (range){c, least(c + PIECE_COLS, strip.cols.last)}), counts);
 }
 
-static void decode_piece(const job *job, const dg_quantize *q, int64_t band, range rows, range cols,
-                         dg_quantize_counts *counts)
+static void decode_piece(const job *job, const dg_quantize *q, int64_t band, range rows,
+                         strip strip, dg_quantize_counts *counts)
 {
     (void)q, (void)counts;
     float multipliers[PIECE_COLS], line[PIECE_COLS];
-    int64_t count = cols.last - cols.first;
-    load_multipliers(job, band, cols, false, multipliers);
+    int64_t count = strip.blocks.count;
+    load_multipliers(job, band, &strip, false, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
-        void *output = at(&job->out, r, cols.first);
-        job->kernels->decode(at(&job->in, r, cols.first), job->in.dtype,
+        void *output = at(&job->out, r, strip.cols.first);
+        job->kernels->decode(at(&job->in, r, strip.cols.first), job->in.dtype,
                              job->stream ? line : output, job->out.dtype, count, multipliers);
         if (job->stream)
             stream_out(output, line, (size_t)count * dg_dtype_bytes(job->out.dtype));
@@ -335,9 +332,9 @@ static dg_quantize_counts work_all(const job *job, piece_work *work, const dg_qu
 #pragma omp for collapse(3) schedule(static)
         for (int64_t band = 0; band < job->bands.count; band++)
             for (int64_t part = 0; part < job->parts; part++)
-                for (int64_t strip = 0; strip < job->strips.count; strip++)
-                    work(job, q, band, part_of(job, band, part), step_of(job->strips, strip),
-                         &mine);
+                for (int64_t i = 0; i < job->strips.count; i++)
+                    work(job, q, band, part_of(job, band, part),
+                         strip_of(job, step_of(job->strips, i)), &mine);
         finish_streaming();
         saturated += mine.saturated;
         underflow += mine.underflow;
