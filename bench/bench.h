@@ -69,6 +69,12 @@ bench_time bench_measure(void (*call)(void *state, int64_t index), void *state, 
 bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *state,
                               double seconds);
 
+/*
+ * Seconds that all processors together have worked for other processes than this one, so far; 0
+ * where the system does not say. Differences over less than a tenth of a second are coarse.
+ */
+double bench_seconds_of_others(void);
+
 /* ---- limits of the machine (limits.c) ------------------------------------------------ */
 
 /* Bytes a second that the threads can read together from memory: the best of several patterns. */

@@ -11,8 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Seconds that all processors together have worked for other processes than this one, so far. */
-static double seconds_of_others(void)
+double bench_seconds_of_others(void)
 {
     double user, nice, system, idle, wait, irq, soft_irq, steal;
     FILE *stat = fopen("/proc/stat", "r");
@@ -50,7 +49,7 @@ bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *st
     double each = elapsed / (double)index;
     int repeats = (int)fmin(most_repeats, fmax(least_repeats, seconds / each));
     int64_t calls = (int64_t)fmax(1, seconds / repeats / each);
-    double times[most_repeats], others = seconds_of_others(), began = cli_now();
+    double times[most_repeats], others = bench_seconds_of_others(), began = cli_now();
     for (int r = 0; r < repeats; r++) {
         start = cli_now();
         for (int64_t c = 0; c < calls; c++)
@@ -58,7 +57,7 @@ bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *st
         times[r] = (cli_now() - start) / (double)calls;
     }
     double wall = cli_now() - began;
-    others = fmax(0, seconds_of_others() - others);
+    others = fmax(0, bench_seconds_of_others() - others);
     qsort(times, (size_t)repeats, sizeof *times, compare);
     return (bench_time){
         .median = times[repeats / 2],

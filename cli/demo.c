@@ -5,6 +5,9 @@
  */
 #include "demo.h"
 
+#include "bench.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -113,7 +116,9 @@ int cli_demo(int argc, char **argv)
         ids = generate_ids(tokens);
     }
     result.tokens = tokens;
+    double start = cli_now(), others = bench_seconds_of_others();
     result.whole = demo_run(&d, ids, tokens);
+    result.others = fmax(0.0, bench_seconds_of_others() - others) / (cli_now() - start);
     result.layers = d.layers;
     result.layer_count = d.model.block_count * LLAMA_BLOCK_KINDS;
     result.seconds = cli_now() - began;

@@ -54,6 +54,7 @@ typedef struct demo_result {
     int layer_count;
     demo_end_to_end whole;
     double seconds; /* the run's */
+    double others;  /* processors that other programs kept busy meanwhile */
 } demo_result;
 
 void demo_print(const demo_result *result, bool all_layers);

@@ -151,6 +151,10 @@ void demo_print(const demo_result *r, bool all_layers)
            r->device.units);
 
     (all_layers ? print_layers : print_summaries)(r);
+    const double quiet = 0.1;
+    if (r->others > quiet)
+        printf("NOTE: other programs kept %.1f processors busy meanwhile: these times say little\n",
+               r->others);
 
     char seconds[CLI_NUMBER];
     cli_seconds(seconds, r->seconds);
@@ -203,5 +207,6 @@ void demo_print_json(const demo_result *r)
         cJSON_AddNumberToObject(whole, "fp8_perplexity", r->whole.fp8_perplexity);
     }
     cJSON_AddNumberToObject(root, "seconds", r->seconds);
+    cJSON_AddNumberToObject(root, "others", r->others);
     cli_json_print(root);
 }
