@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What an open checkpoint consists of. Made by checkpoint.c; read by weight.c and src/quant/. */
+/* What an open checkpoint consists of. Made by checkpoint.c; read by src/io/ and src/quant/. */
 #ifndef DGI_CHECKPOINT_H
 #define DGI_CHECKPOINT_H
 
@@ -25,6 +25,14 @@ struct dg_checkpoint {
 };
 
 bool dgi_is_index(const char *file);
+
+/* Opens the files of these names as the shards. */
+dg_status dgi_checkpoint_open_shards(dg_checkpoint *checkpoint, const char *const *names,
+                                     size_t count);
+/* Makes room for `count` tensors. */
+dg_status dgi_checkpoint_allocate(dg_checkpoint *checkpoint, size_t count);
+/* Opens the shards that the index (checkpoint->file) names, and lists its tensors. */
+dg_status dgi_checkpoint_open_index(dg_checkpoint *checkpoint);
 
 /* Reads block_rows and block_cols from config.json, if there is one. */
 dg_status dgi_checkpoint_read_block(dg_checkpoint *checkpoint);

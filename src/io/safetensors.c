@@ -159,19 +159,27 @@ dg_tensor *dgi_find_by_name(dg_tensor *const *tensors, size_t count, const char 
     return found == NULL ? NULL : *found;
 }
 
-/* By place in the file; empty tensors before the one that begins where they do. */
+/* Empty tensors come before the one that begins where they do. */
 static int compare_places(const void *a, const void *b)
 {
     const dg_tensor *x = *(dg_tensor *const *)a, *y = *(dg_tensor *const *)b;
+    int order = strcmp(x->file, y->file);
+    if (order != 0)
+        return order;
     if (x->data != y->data)
         return (const char *)x->data < (const char *)y->data ? -1 : 1;
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
+void dgi_order_by_place(dg_tensor **tensors, size_t count)
+{
+    qsort(tensors, count, sizeof *tensors, compare_places);
+}
+
 static dg_status check_places(const dgi_safetensors *parsed, const char *file, const char *data,
                               size_t data_bytes)
 {
-    qsort(parsed->tensors, parsed->count, sizeof *parsed->tensors, compare_places);
+    dgi_order_by_place(parsed->tensors, parsed->count);
     const char *expected = data;
     for (size_t i = 0; i < parsed->count; i++) {
         const dg_tensor *tensor = parsed->tensors[i];

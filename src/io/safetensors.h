@@ -34,6 +34,9 @@ int32_t dgi_stored_type(const char *name, dg_dtype *dtype);
 dg_status dgi_order_by_name(dg_tensor **tensors, size_t count, const char *where);
 dg_tensor *dgi_find_by_name(dg_tensor *const *tensors, size_t count, const char *name);
 
+/* Orders tensors by the name of their file, then by their place in it. */
+void dgi_order_by_place(dg_tensor **tensors, size_t count);
+
 /*
  * A new tensor with copies of its name and type, and a shape of zeros to be filled in. NULL without
  * memory; released with free().

@@ -31,12 +31,16 @@ typedef struct job {
 static dg_status write_item(job *j, const dgi_plan_item *item, dgi_writer *writer, size_t first)
 {
     const dg_tensor *source = item->source;
-    dg_tensor_report report = {source->name,        item->kept_because,
-                               source->stored_type, source->rank,
-                               source->shape,       source->bytes,
-                               source->bytes,       0.0,
-                               {0, 0, 0},           0,
-                               j->plan.elements};
+    dg_tensor_report report = {
+        .name = source->name,
+        .kept_because = item->kept_because,
+        .stored_type = source->stored_type,
+        .rank = source->rank,
+        .shape = source->shape,
+        .bytes_before = source->bytes,
+        .bytes_after = source->bytes,
+        .total = j->plan.elements,
+    };
     dg_status status;
     if (item->kept_because != NULL) {
         status = dgi_stream_copy(source, writer, first);
