@@ -7,11 +7,6 @@ cd "$(dirname "$0")/.."
 if python3 scripts/demo_setup.py --check; then
     exit 0
 fi
-if [ ! -x .venv/bin/pip ]; then
-    python3 -m venv .venv || {
-        echo "no virtual environment could be made: install python3-venv" >&2
-        exit 1
-    }
-fi
+[ -x .venv/bin/pip ] || python3 -m venv .venv
 .venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r scripts/requirements-demo.txt
 .venv/bin/python scripts/demo_setup.py
