@@ -3,6 +3,7 @@
  * tensor. */
 #include "tensors.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,15 @@ typedef struct report {
 
 /* ---- collecting ---------------------------------------------------------------------- */
 
-static void take_tensor(void *user, const dg_tensor_report *tensor)
+/* Set by Ctrl-C: the run stops after the tensor it is at, and clears away what it has written. */
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal_number)
+{
+    interrupted = signal_number;
+}
+
+static bool take_tensor(void *user, const dg_tensor_report *tensor)
 {
     report *r = user;
     if (r->count == r->room) {
@@ -49,6 +58,7 @@ static void take_tensor(void *user, const dg_tensor_report *tensor)
         .non_finite = tensor->counts.non_finite,
     };
     cli_progress_update(&r->progress, (double)tensor->done / (double)tensor->total);
+    return interrupted == 0;
 }
 
 static line sum_of(const report *r)
@@ -241,6 +251,8 @@ int cli_quantize(int argc, char **argv)
     job.replace = force;
     job.report = take_tensor;
     job.user = &r;
+    signal(SIGINT, interrupt);
+    signal(SIGTERM, interrupt);
     double started = cli_now();
     dg_status status = dg_checkpoint_quantize(context, paths[0], paths[1], &job);
     cli_progress_end(&r.progress);

@@ -69,7 +69,8 @@ typedef enum dg_status {
     DG_NOT_FOUND,          /* a file, a tensor or a kernel of that name does not exist           */
     DG_IO_ERROR,           /* the operating system refused: the message carries its reason       */
     DG_BAD_FILE,           /* a file that is truncated, malformed or inconsistent                */
-    DG_DRIVER_ERROR        /* the GPU driver failed: the message carries its name for the error  */
+    DG_DRIVER_ERROR,       /* the GPU driver failed: the message carries its name for the error  */
+    DG_CANCELLED           /* a callback of the caller's asked to stop                           */
 } dg_status;
 
 /** "DG_INVALID_ARGUMENT" and so on; "unknown status" for a value out of range. Never NULL. */
@@ -556,7 +557,8 @@ typedef struct dg_checkpoint_options {
     int32_t keep_count;
     int64_t *keep_matches; /* optional, keep_count entries: how many tensors each one matches     */
     bool replace; /* an `output` that is a checkpoint already is replaced, in one step            */
-    void (*report)(void *user, const dg_tensor_report *tensor); /* optional, once per tensor      */
+    /** Optional: called once per tensor when it is done. Returns false to stop: DG_CANCELLED. */
+    bool (*report)(void *user, const dg_tensor_report *tensor);
     void *user;
 } dg_checkpoint_options;
 #define DG_CHECKPOINT_OPTIONS_INIT {.struct_bytes = sizeof(dg_checkpoint_options)}

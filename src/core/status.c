@@ -39,6 +39,7 @@ const char *dg_status_name(dg_status status)
         [DG_IO_ERROR] = "DG_IO_ERROR",
         [DG_BAD_FILE] = "DG_BAD_FILE",
         [DG_DRIVER_ERROR] = "DG_DRIVER_ERROR",
+        [DG_CANCELLED] = "DG_CANCELLED",
     };
     size_t index = (size_t)status;
     return index < sizeof names / sizeof names[0] ? names[index] : "unknown status";

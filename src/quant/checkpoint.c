@@ -50,8 +50,9 @@ static dg_status write_item(job *j, const dgi_plan_item *item, dgi_writer *write
     }
     j->done += source->elements;
     report.done = j->done;
-    if (status == DG_OK && j->options.report != NULL)
-        j->options.report(j->options.user, &report);
+    if (status == DG_OK && j->options.report != NULL &&
+        !j->options.report(j->options.user, &report))
+        return dgi_fail(DG_CANCELLED, "cancelled after tensor %s", source->name);
     return status;
 }
 

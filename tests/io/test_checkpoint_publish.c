@@ -124,7 +124,7 @@ static void killed_at_any_moment(void **state)
     const char *whole = files_path(place, "whole"), *output = files_path(place, "out");
     double seconds = time_run(input, whole);
     int none = 0;
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 30; i++) {
         pid_t child = start(input, output);
         sleep_for(1.1 * seconds * rng_unit(&r));
         kill(child, SIGKILL);
@@ -156,7 +156,7 @@ static void killed_while_replacing(void **state)
         seconds = time_run(inputs[i], wholes[i]);
     quantize(inputs[0], output);
     int current = 0;
-    for (int i = 0; i < 25; i++) {
+    for (int i = 0; i < 20; i++) {
         pid_t child = start(inputs[!current], output);
         sleep_for(1.2 * seconds * rng_unit(&r));
         kill(child, SIGKILL);
@@ -177,6 +177,31 @@ static void killed_while_replacing(void **state)
     assert_true(finish(child));
     files_expect_same(wholes[0], output);
     assert_int_equal(files_count(place, ""), 3);
+}
+
+/* Interrupted by Ctrl-C, a run clears away what it has written before it ends. */
+static void interrupted(void **state)
+{
+    (void)state;
+    rng r = rng_new(59);
+    const char *input = make_model(60), *place = files_folder();
+    const char *output = files_path(place, "out");
+    double seconds = time_run(input, output);
+    int none = 0;
+    for (int i = 0; i < 12; i++) {
+        files_remove(output);
+        pid_t child = start(input, output);
+        sleep_for(seconds * rng_unit(&r));
+        kill(child, SIGINT);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        none += !files_exist(output);
+        /* Before the handler is there, the signal ends the run, which has written nothing then. */
+        if (WIFEXITED(status))
+            assert_int_equal(WEXITSTATUS(status) == 0, files_exist(output));
+        assert_int_equal(files_count(place, ""), files_exist(output));
+    }
+    assert_true(none > 0);
 }
 
 /* A run leaves the temporary folder of one that lives alone. */
@@ -238,23 +263,23 @@ static void full_disk(void **state)
 /* ---- memory -------------------------------------------------------------------------- */
 
 /*
- * G41: peak memory against a model of 1.5 GB whose largest tensor has 1 GB. The requirement allows
- * twice the largest tensor and 512 MB; streaming in bands needs a fraction of the largest.
+ * G41: peak memory against a model of 768 MB whose largest tensor has 512 MB. The requirement
+ * allows twice the largest tensor and 512 MB; streaming in bands needs a fraction of the largest.
  */
 static void g41_memory(void **state)
 {
     (void)state;
     const char *folder = files_folder(), *input = files_path(folder, "x.safetensors");
-    const char *header = "{\"a.weight\":{\"dtype\":\"BF16\",\"shape\":[16384,32768],\"data_"
-                         "offsets\":[0,1073741824]},"
-                         "\"norm.weight\":{\"dtype\":\"BF16\",\"shape\":[268435456],"
-                         "\"data_offsets\":[1073741824,1610612736]}}";
+    const char *header = "{\"a.weight\":{\"dtype\":\"BF16\",\"shape\":[8192,32768],\"data_"
+                         "offsets\":[0,536870912]},"
+                         "\"norm.weight\":{\"dtype\":\"BF16\",\"shape\":[134217728],"
+                         "\"data_offsets\":[536870912,805306368]}}";
     size_t bytes;
     char *file = safetensors_bytes(header, NULL, 0, &bytes);
     files_write(input, file, bytes);
     free(file);
     /* Zeros that take up no space: only their pages in memory count here. */
-    assert_int_equal(truncate(input, (off_t)bytes + 1610612736), 0);
+    assert_int_equal(truncate(input, (off_t)bytes + 805306368), 0);
 
     pid_t child = start(input, files_path(folder, "out"));
     int status;
@@ -268,11 +293,9 @@ static void g41_memory(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_at_any_moment),
-        cmocka_unit_test(killed_while_replacing),
-        cmocka_unit_test(two_runs_at_once),
-        cmocka_unit_test(file_size_limit),
-        cmocka_unit_test(full_disk),
+        cmocka_unit_test(killed_at_any_moment), cmocka_unit_test(killed_while_replacing),
+        cmocka_unit_test(interrupted),          cmocka_unit_test(two_runs_at_once),
+        cmocka_unit_test(file_size_limit),      cmocka_unit_test(full_disk),
         cmocka_unit_test(g41_memory),
     };
     return test_run(argc, argv, tests);

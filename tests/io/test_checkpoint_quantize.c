@@ -167,7 +167,7 @@ typedef struct told {
     size_t before, after;
 } told;
 
-static void listen(void *user, const dg_tensor_report *tensor)
+static bool listen(void *user, const dg_tensor_report *tensor)
 {
     told *t = user;
     t->tensors++;
@@ -181,6 +181,7 @@ static void listen(void *user, const dg_tensor_report *tensor)
         t->q_error = tensor->relative_error;
     if (strcmp(tensor->name, GATE) == 0)
         snprintf(t->gate_reason, sizeof t->gate_reason, "%s", tensor->kept_because);
+    return true;
 }
 
 static void expect_model(const char *folder, const char *quantized, dg_checkpoint_format format,
@@ -544,6 +545,26 @@ static void outputs_that_are_there(void **state)
     assert_true(files_exist(files_path(output, "model.safetensors")));
 }
 
+/* Stops at the third tensor. */
+static bool stop(void *user, const dg_tensor_report *tensor)
+{
+    (void)tensor;
+    return ++*(int *)user < 3;
+}
+
+static void cancelled(void **state)
+{
+    (void)state;
+    const char *folder = make_model(43, true), *place = files_folder();
+    int tensors = 0;
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.report = stop;
+    options.user = &tensors;
+    assert_refused(quantize(folder, files_path(place, "out"), &options), DG_CANCELLED, GATE);
+    assert_int_equal(tensors, 3);
+    assert_int_equal(files_count(place, ""), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(arguments_that_are_refused),
         cmocka_unit_test(quantized_inputs_are_refused),
         cmocka_unit_test(outputs_that_are_there),
+        cmocka_unit_test(cancelled),
     };
     return test_run(argc, argv, tests);
 }
