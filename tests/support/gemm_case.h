@@ -37,6 +37,9 @@ dg_gemm gemm_random(rng *r, int64_t largest);
 dg_scale scale_of(dg_dtype dtype, int64_t rows, int64_t cols, int32_t block_rows,
                   int32_t block_cols, int32_t row_phase, int32_t col_phase);
 
+/* The part of a GEMM that gives rows x cols of D from (row, col) on, as a GEMM of its own. */
+dg_gemm gemm_part(const dg_gemm *whole, int64_t row, int64_t rows, int64_t col, int64_t cols);
+
 typedef struct gemm_case {
     dg_gemm gemm; /* complete, in host memory, with b and scale_b */
     guard a, b, c, d, scale_a, scale_b, scale_d, bias;

@@ -46,6 +46,52 @@ dg_gemm gemm_of(const recipe *recipe, int64_t m, int64_t n, int64_t k, dg_dtype 
     return g;
 }
 
+/* ---- parts --------------------------------------------------------------------------- */
+
+static dg_matrix matrix_part(dg_matrix m, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    m.data = (char *)m.data + (size_t)(row * m.ld + col) * dg_dtype_bytes(m.dtype);
+    m.rows = rows, m.cols = cols;
+    return m;
+}
+
+/* Moves one axis of a scale to begin at matrix row or column `first`. */
+static void scale_axis_part(dg_scale *s, int64_t first, int64_t size, int32_t block, int64_t stride,
+                            int32_t *phase, int64_t *count)
+{
+    if (block == 0)
+        return;
+    s->data =
+        (char *)s->data + (size_t)((first + *phase) / block * stride) * dg_dtype_bytes(s->dtype);
+    *phase = (int32_t)((first + *phase) % block);
+    *count = dg_scale_count(size, block, *phase);
+}
+
+static dg_scale scale_part(dg_scale s, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    scale_axis_part(&s, row, rows, s.block_rows, s.row_stride, &s.row_phase, &s.rows);
+    scale_axis_part(&s, col, cols, s.block_cols, s.col_stride, &s.col_phase, &s.cols);
+    return s;
+}
+
+dg_gemm gemm_part(const dg_gemm *whole, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    dg_gemm g = *whole;
+    int64_t k = g.a.cols;
+    g.a = matrix_part(g.a, row, rows, 0, k);
+    g.scale_a = scale_part(g.scale_a, row, rows, 0, k);
+    g.b = matrix_part(g.b, col, cols, 0, k);
+    g.scale_b = scale_part(g.scale_b, col, cols, 0, k);
+    g.d = matrix_part(g.d, row, rows, col, cols);
+    if (g.scale_d.dtype != DG_NONE)
+        g.scale_d = scale_part(g.scale_d, row, rows, col, cols);
+    if (g.c.dtype != DG_NONE)
+        g.c = matrix_part(g.c, row, rows, col, cols);
+    if (g.bias.dtype != DG_NONE)
+        g.bias = matrix_part(g.bias, 0, 1, col, cols);
+    return g;
+}
+
 /* ---- random -------------------------------------------------------------------------- */
 
 #define PICK(r, ...)                                                                               \

@@ -70,6 +70,16 @@ void rng_fill_codes(rng *r, void *data, dg_dtype dtype, int64_t count)
         while (!dgi_f32_is_finite(dgi_f32_from_fp8(dtype, codes[i])));
 }
 
+void rng_fill_small_codes(rng *r, void *data, int64_t count)
+{
+    uint8_t *codes = data;
+    uint64_t draw = 0;
+    for (int64_t i = 0; i < count; i++) {
+        draw = i % 8 == 0 ? rng_next(r) : draw >> 8;
+        codes[i] = draw & 0xBF; /* without the upper bit of the exponent */
+    }
+}
+
 void rng_fill_scales(rng *r, void *data, dg_dtype dtype, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {

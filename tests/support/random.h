@@ -28,6 +28,8 @@ double rng_normal(rng *r);
 void rng_fill_normal(rng *r, void *data, dg_dtype dtype, int64_t count, double deviation);
 /* Fills an array of FP8 codes with any codes but NaN and infinities, each as likely. */
 void rng_fill_codes(rng *r, void *data, dg_dtype dtype, int64_t count);
+/* The same for large arrays: codes of less than 2 in magnitude, quickly. */
+void rng_fill_small_codes(rng *r, void *data, int64_t count);
 /* Fills an array of scales with values around 1: from 1/8 to 8, powers of two for UE8M0. */
 void rng_fill_scales(rng *r, void *data, dg_dtype dtype, int64_t count);
 
