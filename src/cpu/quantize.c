@@ -185,14 +185,28 @@ static void finish_streaming(void)
 #endif
 }
 
+/*
+ * Asks for the elements behind (row, col) in memory, which are to be read next: the processor's own
+ * prefetching stops at the ends of rows and pages. The address need not be one of the matrix.
+ */
+static void prefetch(const dg_matrix *m, int64_t row, int64_t col, int64_t count)
+{
+    const char *data = at(m, row, col);
+    for (int64_t i = 0; i < count * (int64_t)dg_dtype_bytes(m->dtype); i += 64)
+        __builtin_prefetch(data + i);
+}
+
 /* ---- dynamic scales ------------------------------------------------------------------ */
 
 /* amax[], one for each block of the strip, of what the rows hold there. */
 static void find_amax(const job *job, range rows, const strip *strip, uint32_t *amax)
 {
     memset(amax, 0, sizeof amax[0] * (size_t)(strip->scales.last - strip->scales.first));
-    for (int64_t r = rows.first; r < rows.last; r++)
+    for (int64_t r = rows.first; r < rows.last; r++) {
+        if (r + 1 < rows.last)
+            prefetch(&job->in, r + 1, strip->cols.first, strip->blocks.count);
         job->kernels->amax(at(&job->in, r, strip->cols.first), job->in.dtype, strip->blocks, amax);
+    }
 }
 
 /* Writes the scales of whole blocks from their amax[]. */
@@ -300,6 +314,7 @@ static void quantize_piece(const job *job, const dg_quantize *q, int64_t band, r
     uint32_t amax[PIECE_COLS];
     find_amax(job, rows, &strip, amax);
     store_scales(job, q, band, strip.scales, amax);
+    prefetch(&job->in, rows.last - 1, strip.cols.last, least(strip.blocks.count, PIECE_COLS));
     for (int64_t c = strip.cols.first; c < strip.cols.last; c += PIECE_COLS)
         encode_piece(job, q, band, rows,
                      strip_of(job, (range){c, least(c + PIECE_COLS, strip.cols.last)}), counts);
