@@ -18,30 +18,34 @@ enum { PANEL_VECTORS = DGI_PANEL / VECTOR_FLOATS };
 /* ---- decoding ------------------------------------------------------------------------ */
 
 /*
- * The value of a code, without a branch so that loops over it vectorise: formats.h in other words.
- * A subnormal is its magnitude in steps of the format.
+ * The values of codes, formats.h in other words. A normal code's bits are shifted into place and
+ * its exponent rebased; a subnormal is its magnitude in steps of the format.
  */
-INLINE float decode(uint32_t code, dg_dtype dtype)
+INLINE vector decode(vector_bits code, dg_dtype dtype)
 {
-    uint32_t magnitude = code & 0x7F, sign = (code & 0x80) << 24;
-    if (dtype == DG_E4M3) {
-        uint32_t small = dgi_f32_to_bits((float)(int32_t)magnitude * 0x1p-9f);
-        uint32_t bits = magnitude < 8 ? small : (magnitude << 20) + (120u << 23);
-        bits = magnitude == 0x7F ? 0x7FC00000u : bits;
-        return dgi_f32_from_bits(bits | sign);
-    }
-    uint32_t small = dgi_f32_to_bits((float)(int32_t)magnitude * 0x1p-16f);
-    uint32_t bits = magnitude < 4 ? small : (magnitude << 21) + (112u << 23);
-    bits = magnitude >= 0x7C ? 0x7F800000u | (magnitude & 3) << 21 : bits;
-    return dgi_f32_from_bits(bits | sign);
+    const bool e4m3 = dtype == DG_E4M3;
+    const int mantissa = e4m3 ? 3 : 2, special = e4m3 ? 0x7F : 0x7C;
+    const uint32_t rebase = (e4m3 ? 127u - 7 : 127u - 15) << 23;
+    const float step = e4m3 ? 0x1p-9f : 0x1p-16f;
+
+    const vector_ints magnitude = (vector_ints)(code & 0x7F);
+    vector_bits normal = ((vector_bits)magnitude << (23 - mantissa)) + rebase;
+    vector_bits small = (vector_bits)(__builtin_convertvector(magnitude, vector) * step);
+    vector_bits bits = blend((vector_bits)(magnitude < 1 << mantissa), small, normal);
+    bits |= (vector_bits)(magnitude >= special) & 0x7F800000;
+    return (vector)(bits | (code & 0x80) << 24);
 }
 
 INLINE void decode_row(const uint8_t *codes, dg_dtype dtype, int64_t count, float *out)
 {
-    for (int64_t i = 0; i < count; i++)
-        out[i] = decode(codes[i], dtype);
-    for (int64_t i = count; i % DGI_QUAD != 0; i++)
-        out[i] = 0.0f;
+    for (int64_t i = 0; i < count; i += VECTOR_FLOATS) {
+        vector_bytes some = {0};
+        int64_t left = count - i, padded = dgi_ceil_div(left, DGI_QUAD) * DGI_QUAD;
+        memcpy(&some, codes + i, left < VECTOR_FLOATS ? (size_t)left : sizeof some);
+        vector values = decode(__builtin_convertvector(some, vector_bits), dtype);
+        memcpy(out + i, &values,
+               padded < VECTOR_FLOATS ? (size_t)padded * sizeof *out : sizeof values);
+    }
 }
 
 static void decode_a(const uint8_t *codes, dg_dtype dtype, int64_t count, void *out)
@@ -52,16 +56,19 @@ static void decode_a(const uint8_t *codes, dg_dtype dtype, int64_t count, void *
         decode_row(codes, DG_E5M2, count, out);
 }
 
-/* Two k of 16 columns: the 16-bit words of half a line's lanes. */
+/* Two k of the columns in one vector, which are the same half of neighbouring 16-byte lanes. */
 INLINE void decode_pair(const uint8_t *half_lanes, dg_dtype dtype, int64_t step, float *out)
 {
-    uint16_t words[DGI_PANEL];
-    for (int lane = 0; lane < 4; lane++)
-        memcpy(words + 4 * lane, half_lanes + 16 * lane, 8);
-    for (int n = 0; n < DGI_PANEL; n++)
-        out[n] = decode(words[n] & 0xFF, dtype);
-    for (int n = 0; n < DGI_PANEL; n++)
-        out[step + n] = decode(words[n] >> 8, dtype);
+    uint64_t __attribute__((vector_size(2 * VECTOR_FLOATS))) halves;
+    FOR (lane, VECTOR_FLOATS / 4) {
+        uint64_t half;
+        memcpy(&half, half_lanes + 16 * lane, sizeof half);
+        halves[lane] = half;
+    }
+    vector_bits pairs = __builtin_convertvector((vector_halves)halves, vector_bits);
+    vector first = decode(pairs & 0xFF, dtype), second = decode(pairs >> 8, dtype);
+    memcpy(out, &first, sizeof first);
+    memcpy(out + step, &second, sizeof second);
 }
 
 INLINE void decode_panels(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32_t panels,
@@ -72,8 +79,11 @@ INLINE void decode_panels(const uint8_t *panel, int64_t stride, dg_dtype dtype, 
         for (int32_t i = 0; i < lines; i++) {
             const uint8_t *line = panel + p * stride + i * DGI_LINE_BYTES;
             float *to = out + p * DGI_PANEL + i * DGI_QUAD * step;
-            decode_pair(line, dtype, step, to);
-            decode_pair(line + 8, dtype, step, to + 2 * step);
+            FOR (v, PANEL_VECTORS) {
+                const uint8_t *lanes = line + v * VECTOR_FLOATS * DGI_QUAD;
+                decode_pair(lanes, dtype, step, to + v * VECTOR_FLOATS);
+                decode_pair(lanes + 8, dtype, step, to + v * VECTOR_FLOATS + 2 * step);
+            }
         }
 }
 

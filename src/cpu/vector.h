@@ -15,6 +15,7 @@
 
 typedef float vector __attribute__((vector_size(4 * VECTOR_FLOATS)));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * VECTOR_FLOATS)));
+typedef int32_t vector_ints __attribute__((vector_size(4 * VECTOR_FLOATS)));
 typedef uint16_t vector_halves __attribute__((vector_size(2 * VECTOR_FLOATS)));
 typedef uint8_t vector_bytes __attribute__((vector_size(VECTOR_FLOATS)));
 
