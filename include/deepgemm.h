@@ -66,11 +66,11 @@ typedef enum dg_status {
     DG_MISALIGNED,         /* an address or a pitch that no kernel can take                      */
     DG_NOT_PREPARED,       /* the call would have to allocate or load during graph capture       */
     DG_OUT_OF_MEMORY,
-    DG_NOT_FOUND,          /* a file, a tensor or a kernel of that name does not exist           */
-    DG_IO_ERROR,           /* the operating system refused: the message carries its reason       */
-    DG_BAD_FILE,           /* a file that is truncated, malformed or inconsistent                */
-    DG_DRIVER_ERROR,       /* the GPU driver failed: the message carries its name for the error  */
-    DG_CANCELLED           /* a callback of the caller's asked to stop                           */
+    DG_NOT_FOUND,    /* a file, a tensor or a kernel of that name does not exist           */
+    DG_IO_ERROR,     /* the operating system refused: the message carries its reason       */
+    DG_BAD_FILE,     /* a file that is truncated, malformed or inconsistent                */
+    DG_DRIVER_ERROR, /* the GPU driver failed: the message carries its name for the error  */
+    DG_CANCELLED     /* a callback of the caller's asked to stop                           */
 } dg_status;
 
 /** "DG_INVALID_ARGUMENT" and so on; "unknown status" for a value out of range. Never NULL. */
@@ -136,7 +136,8 @@ typedef struct dg_matrix {
  *
  * The multiplier of matrix element (r, c) is
  *
- *     data[((r + row_phase) / block_rows) * row_stride + ((c + col_phase) / block_cols) * col_stride]
+ *     data[((r + row_phase) / block_rows) * row_stride +
+ *          ((c + col_phase) / block_cols) * col_stride]
  *
  * A phase is the place inside its block at which the matrix begins: a shard that starts at
  * column 192 of a weight with blocks of 128 has col_phase 64, and `data` points at the scale of
@@ -192,7 +193,7 @@ typedef struct dg_context dg_context;
 
 typedef struct dg_context_options {
     size_t struct_bytes;
-    /** CPU: the most threads a call may use; 0 takes OpenMP's default. Results do not depend on it. */
+    /** CPU: the most threads of a call; 0 takes OpenMP's default. Results do not depend on it. */
     int32_t threads;
     /**
      * CPU: the widest instruction set to use: "generic", "avx2", "avx512", "avx512_bf16".
@@ -207,7 +208,10 @@ typedef struct dg_context_options {
      */
     bool batch_invariant;
 } dg_context_options;
-#define DG_CONTEXT_OPTIONS_INIT {sizeof(dg_context_options), 0, NULL, NULL, false}
+#define DG_CONTEXT_OPTIONS_INIT                                                                    \
+    {                                                                                              \
+        sizeof(dg_context_options), 0, NULL, NULL, false                                           \
+    }
 
 /**
  * Makes a context for a device. `options` may be NULL. Loading the library does no GPU work;
@@ -297,7 +301,10 @@ typedef struct dg_quantize {
     float amax_floor;
     dg_quantize_counts *counts; /* optional, in device memory; overwritten */
 } dg_quantize;
-#define DG_QUANTIZE_INIT {.struct_bytes = sizeof(dg_quantize)}
+#define DG_QUANTIZE_INIT                                                                           \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_quantize)                                                        \
+    }
 
 DG_API dg_status dg_quantize_run(dg_context *context, const dg_quantize *quantize, void *stream);
 
@@ -308,7 +315,10 @@ typedef struct dg_dequantize {
     dg_scale scale;   /* F32 or UE8M0     */
     dg_matrix output; /* F32, F16 or BF16 */
 } dg_dequantize;
-#define DG_DEQUANTIZE_INIT {.struct_bytes = sizeof(dg_dequantize)}
+#define DG_DEQUANTIZE_INIT                                                                         \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_dequantize)                                                      \
+    }
 
 DG_API dg_status dg_dequantize_run(dg_context *context, const dg_dequantize *dequantize,
                                    void *stream);
@@ -349,16 +359,19 @@ typedef struct dg_gemm {
     dg_matrix c; /* [M, N], optional */
     dg_matrix d; /* [M, N] */
     dg_scale scale_a, scale_b;
-    dg_scale scale_d;    /* FP8 results only */
-    dg_matrix bias;      /* [1, N], optional */
+    dg_scale scale_d; /* FP8 results only */
+    dg_matrix bias;   /* [1, N], optional */
     float alpha, beta;
     dg_accumulation accumulation;
     const dg_weights *weights; /* instead of b and scale_b */
-    /** Scratch memory of the caller's, dg_gemm_workspace() bytes; NULL takes it from the context. */
+    /** The caller's scratch memory, dg_gemm_workspace() bytes; NULL takes it from the context. */
     void *workspace;
     size_t workspace_bytes;
 } dg_gemm;
-#define DG_GEMM_INIT {.struct_bytes = sizeof(dg_gemm), .alpha = 1.0f}
+#define DG_GEMM_INIT                                                                               \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_gemm), .alpha = 1.0f                                             \
+    }
 
 /** Enqueues the product (on the CPU: computes it). */
 DG_API dg_status dg_gemm_run(dg_context *context, const dg_gemm *gemm, void *stream);
@@ -438,7 +451,10 @@ typedef struct dg_comparison {
     int64_t spoiled; /* pairs whose reference is finite and whose result is not              */
     double reference_squares, result_squares, products, error_squares, errors; /* the sums    */
 } dg_comparison;
-#define DG_COMPARISON_INIT {.struct_bytes = sizeof(dg_comparison)}
+#define DG_COMPARISON_INIT                                                                         \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_comparison)                                                      \
+    }
 
 /**
  * Adds the pairs of two matrices of the same shape, in host memory, to a comparison and brings
@@ -517,7 +533,8 @@ typedef struct dg_stored_weight {
  * checkpoint without one is the embedding that it is tied to. The scales as F32:
  *
  *     dg_convert(w.scale.data, w.scale.dtype, scales, DG_F32, w.scale.elements, DG_SATURATE);
- *     dg_scale_of(scales, DG_F32, w.weight.shape[0], w.weight.shape[1], w.block_rows, w.block_cols);
+ *     dg_scale_of(scales, DG_F32, w.weight.shape[0], w.weight.shape[1],
+ *                 w.block_rows, w.block_cols);
  */
 DG_API dg_status dg_checkpoint_weight(const dg_checkpoint *checkpoint, const char *name,
                                       bool unscaled_is_one, dg_stored_weight *weight);
@@ -561,7 +578,10 @@ typedef struct dg_checkpoint_options {
     bool (*report)(void *user, const dg_tensor_report *tensor);
     void *user;
 } dg_checkpoint_options;
-#define DG_CHECKPOINT_OPTIONS_INIT {.struct_bytes = sizeof(dg_checkpoint_options)}
+#define DG_CHECKPOINT_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_checkpoint_options)                                              \
+    }
 
 /**
  * Quantises the checkpoint `input` (as for dg_checkpoint_open) into the folder `output`.

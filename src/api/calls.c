@@ -154,8 +154,9 @@ dg_status dg_weights_unpack(dg_context *context, const dg_weights *weights, cons
     if (weights == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "weights is NULL");
     if (weights->backend != context->backend || weights->device != context->device)
-        return dgi_fail(DG_DEVICE_MISMATCH, "weights were packed for device %d, the context is for "
-                                            "device %d",
+        return dgi_fail(DG_DEVICE_MISMATCH,
+                        "weights were packed for device %d, the context is for "
+                        "device %d",
                         weights->device, context->device);
     const dg_scale *packed = &weights->scale;
     if (b->rows != weights->b.rows || b->cols != weights->b.cols || b->dtype != weights->b.dtype)

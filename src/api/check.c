@@ -13,8 +13,8 @@ typedef long long ll; /* for printf */
 
 /* Sets of types, as bits. */
 #define TYPE(dtype) (1u << (dtype))
-#define FP8_TYPES (TYPE(DG_E4M3) | TYPE(DG_E5M2))
-#define WIDE_TYPES (TYPE(DG_F32) | TYPE(DG_F16) | TYPE(DG_BF16))
+#define FP8_TYPES   (TYPE(DG_E4M3) | TYPE(DG_E5M2))
+#define WIDE_TYPES  (TYPE(DG_F32) | TYPE(DG_F16) | TYPE(DG_BF16))
 
 dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, const void *given,
                    const char *name)
@@ -80,10 +80,10 @@ static dg_status check_matrix(const dg_matrix *m, const char *name, unsigned typ
     if ((unsigned)m->dtype > DG_UE8M0 || !(types & TYPE(m->dtype)))
         return dgi_fail(DG_UNSUPPORTED_TYPE, "%s.dtype is %s: this operand takes %s", name,
                         dg_dtype_name(m->dtype),
-                        types == FP8_TYPES                 ? "e4m3 or e5m2"
-                        : types == WIDE_TYPES              ? "f32, f16 or bf16"
+                        types == FP8_TYPES                  ? "e4m3 or e5m2"
+                        : types == WIDE_TYPES               ? "f32, f16 or bf16"
                         : types == (WIDE_TYPES | FP8_TYPES) ? "f32, f16, bf16, e4m3 or e5m2"
-                                                           : "another type");
+                                                            : "another type");
     if (m->rows < 0 || m->cols < 0)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is %lld x %lld: sizes cannot be negative", name,
                         (ll)m->rows, (ll)m->cols);
@@ -116,8 +116,9 @@ static dg_status check_block(const char *name, const char *axis, int64_t size, i
                         "%s.block_%s is %d: a block size is positive, or 0 for all", name, axis,
                         block);
     if (phase < 0 || (block == 0 ? phase != 0 : phase >= block))
-        return dgi_fail(DG_INVALID_ARGUMENT, "%s.%.3s_phase is %d: it must be 0 to %d for blocks of "
-                                             "%d",
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s.%.3s_phase is %d: it must be 0 to %d for blocks of "
+                        "%d",
                         name, axis, phase, block == 0 ? 0 : block - 1, block);
     int64_t need = dg_scale_count(size, block, phase);
     if (count != need)
@@ -138,13 +139,15 @@ static dg_status check_scale(const dg_scale *s, const char *name, int64_t rows, 
     DGI_TRY(check_block(name, "rows", rows, s->block_rows, s->row_phase, s->rows));
     DGI_TRY(check_block(name, "cols", cols, s->block_cols, s->col_phase, s->cols));
     if (s->row_stride < 0 || s->col_stride < 0)
-        return dgi_fail(DG_INVALID_ARGUMENT, "%s has strides %lld and %lld: they cannot be negative",
-                        name, (ll)s->row_stride, (ll)s->col_stride);
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s has strides %lld and %lld: they cannot be negative", name,
+                        (ll)s->row_stride, (ll)s->col_stride);
     int64_t bytes;
     if (!strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype),
                        &bytes))
-        return dgi_fail(DG_INVALID_ARGUMENT, "%s of %lld x %lld with strides %lld and %lld does not "
-                                             "fit 63 bits of address",
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "%s of %lld x %lld with strides %lld and %lld does not "
+                        "fit 63 bits of address",
                         name, (ll)s->rows, (ll)s->cols, (ll)s->row_stride, (ll)s->col_stride);
     if (bytes == 0 || !need_data)
         return DG_OK;
@@ -248,15 +251,17 @@ static dg_status check_b(const dg_gemm *g, const dg_context *context)
 {
     if (g->weights == NULL) {
         if (g->b.dtype == DG_NONE)
-            return dgi_fail(DG_INVALID_ARGUMENT, "b is absent, and so is weights: give one of them");
+            return dgi_fail(DG_INVALID_ARGUMENT,
+                            "b is absent, and so is weights: give one of them");
         return dgi_check_weights(&g->b, &g->scale_b, true);
     }
     if (g->b.dtype != DG_NONE || g->scale_b.dtype != DG_NONE)
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "weights are given, so b and scale_b must be absent (dtype DG_NONE)");
     if (g->weights->backend != context->backend || g->weights->device != context->device)
-        return dgi_fail(DG_DEVICE_MISMATCH, "weights were packed for device %d of backend %s, the "
-                                            "context is for device %d of backend %s",
+        return dgi_fail(DG_DEVICE_MISMATCH,
+                        "weights were packed for device %d of backend %s, the "
+                        "context is for device %d of backend %s",
                         g->weights->device, g->weights->backend->name, context->device,
                         context->backend->name);
     return DG_OK;
@@ -308,8 +313,8 @@ dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
     if (g->bias.dtype != DG_NONE)
         DGI_TRY(check_apart(d, "d", matrix_region(&g->bias), "bias"));
     if (reads_c) {
-        bool in_place = g->c.data == g->d.data && g->c.dtype == g->d.dtype &&
-                        (g->c.ld == g->d.ld || m <= 1);
+        bool in_place =
+            g->c.data == g->d.data && g->c.dtype == g->d.dtype && (g->c.ld == g->d.ld || m <= 1);
         if (!in_place && overlap(d, matrix_region(&g->c)))
             return dgi_fail(DG_INVALID_ARGUMENT,
                             "d overlaps c: c may be d itself (same data, dtype and ld), or apart");
@@ -326,7 +331,8 @@ dg_status dgi_check_quantize(const dg_quantize *q)
     if (q->source != DG_SCALE_DYNAMIC && q->source != DG_SCALE_GIVEN)
         return dgi_fail(DG_INVALID_ARGUMENT, "source is %d, not a dg_scale_source", q->source);
     if ((unsigned)q->rounding > DG_SCALE_POW2_DOWN)
-        return dgi_fail(DG_INVALID_ARGUMENT, "rounding is %d, not a dg_scale_rounding", q->rounding);
+        return dgi_fail(DG_INVALID_ARGUMENT, "rounding is %d, not a dg_scale_rounding",
+                        q->rounding);
     if (q->overflow != DG_SATURATE && q->overflow != DG_OVERFLOW_IEEE)
         return dgi_fail(DG_INVALID_ARGUMENT, "overflow is %d, not a dg_overflow", q->overflow);
     if (!(q->amax_floor >= 0.0f && dgi_f32_is_finite(q->amax_floor)))
