@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
+#define TEXT(x)    TEXT_OF(x)
 
 const char *dg_version(void)
 {
