@@ -191,9 +191,10 @@ static void finish_streaming(void)
  */
 static void prefetch(const dg_matrix *m, int64_t row, int64_t col, int64_t count)
 {
-    const char *data = at(m, row, col);
-    for (int64_t i = 0; i < count * (int64_t)dg_dtype_bytes(m->dtype); i += 64)
-        __builtin_prefetch(data + i);
+    int64_t bytes = (int64_t)dg_dtype_bytes(m->dtype);
+    uintptr_t first = (uintptr_t)m->data + (uintptr_t)((row * m->ld + col) * bytes);
+    for (uintptr_t at = first; at < first + (uintptr_t)(count * bytes); at += 64)
+        __builtin_prefetch((const void *)at);
 }
 
 /* ---- dynamic scales ------------------------------------------------------------------ */
