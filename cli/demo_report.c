@@ -4,6 +4,7 @@
 
 #include "layer.h"
 
+#include <errno.h> /* program_invocation_name: how the tool was called */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,7 +165,8 @@ void demo_print(const demo_result *r, bool all_layers)
         return;
     }
     print_whole(r);
-    printf("\n%s in all. Next: deepgemm quantize %s smollm2-fp8\n", seconds, r->source);
+    printf("\n%s in all. Next: %s quantize %s smollm2-fp8\n", seconds, program_invocation_name,
+           r->source);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------- */

@@ -284,7 +284,8 @@ def write_tokens(cache):
 # ---- --verify: an independent forward pass in NumPy
 
 
-def logits_of(config, weights, ids):
+def logits_of(config, weights, ids, inputs):
+    """Also fills `inputs`: layer name -> the activations that go into it."""
     import numpy as np
 
     def norm(x, name):
@@ -309,6 +310,7 @@ def logits_of(config, weights, ids):
     for block in range(config["num_hidden_layers"]):
 
         def linear(x, name):
+            inputs[f"model.layers.{block}.{name}"] = x
             return x @ weights[f"model.layers.{block}.{name}.weight"].T
 
         h = norm(x, f"model.layers.{block}.input_layernorm.weight")
@@ -327,12 +329,13 @@ def logits_of(config, weights, ids):
     return norm(x, "model.norm.weight") @ weights["model.embed_tokens.weight"].T
 
 
-def verify(cache, count):
+def verify(cache, count, inputs_path):
     import numpy as np
 
     config = json.loads((cache / "config.json").read_text(encoding="utf-8"))
     ids = read_safetensors(cache / "tokens.safetensors")["ids"][:count]
-    logits = logits_of(config, read_safetensors(cache / "model.safetensors"), ids)[:-1]
+    inputs = {}
+    logits = logits_of(config, read_safetensors(cache / "model.safetensors"), ids, inputs)[:-1]
     top = logits.max(axis=-1, keepdims=True)
     log_sum = top[:, 0] + np.log(np.exp(logits - top).sum(axis=-1))
     loss = np.mean(log_sum - logits[np.arange(len(ids) - 1), ids[1:]])
@@ -341,6 +344,9 @@ def verify(cache, count):
         f"{len(ids)} tokens: loss {loss:.4f} nats a token, perplexity {np.exp(loss):.3f}, "
         f"next token right {100 * hits:.1f} %"
     )
+    if inputs_path:
+        tensors = {name: ("BF16", bf16_bits(x)) for name, x in inputs.items()}
+        write_safetensors(inputs_path, tensors, {})
 
 
 def main():
@@ -352,6 +358,11 @@ def main():
         type=int,
         metavar="TOKENS",
         help="also compute the loss on the text's first tokens, in double precision",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        help="with --verify: write each layer's activations, for deepgemm compare --inputs",
     )
     options = parser.parse_args()
     cache = cache_folder()
@@ -368,7 +379,7 @@ def main():
         write_tokens(cache)
     print(f"the demo's model is in {cache}")
     if options.verify:
-        verify(cache, options.verify)
+        verify(cache, options.verify, options.inputs)
 
 
 if __name__ == "__main__":
