@@ -21,7 +21,8 @@ for file in $sources; do
         failed=1
     }
     lines=$(wc -l <"$file")
-    [ "$lines" -le 600 ] || {
+    # The public header is one file on purpose, and mostly prose.
+    [ "$lines" -le 600 ] || [ "$file" = include/deepgemm.h ] || {
         echo "$file: $lines lines, more than 600"
         failed=1
     }
