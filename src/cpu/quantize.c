@@ -271,16 +271,21 @@ static void find_all_scales(const job *job, const dg_quantize *q)
 static dg_status check_scales(const job *job)
 {
     const dg_scale *s = &job->scale;
+    int64_t bad = s->rows * s->cols; /* the first bad one, in row-major order */
+    int threads = threads_for(job, bad);
+#pragma omp parallel for reduction(min : bad) schedule(static) num_threads(threads)
     for (int64_t i = 0; i < s->rows; i++)
         for (int64_t j = 0; j < s->cols; j++) {
             float scale = dgi_scale_at(s, i, j);
             if (!(scale > 0.0f && dgi_f32_is_finite(scale)))
-                return dgi_fail(DG_UNSUPPORTED_SCALE,
-                                "scale (%lld, %lld) is %g: a given scale must be positive and "
-                                "finite",
-                                (long long)i, (long long)j, (double)scale);
+                bad = least(bad, i * s->cols + j);
         }
-    return DG_OK;
+    if (bad == s->rows * s->cols)
+        return DG_OK;
+    int64_t i = bad / s->cols, j = bad % s->cols;
+    return dgi_fail(DG_UNSUPPORTED_SCALE,
+                    "scale (%lld, %lld) is %g: a given scale must be positive and finite",
+                    (long long)i, (long long)j, (double)dgi_scale_at(s, i, j));
 }
 
 /* ---- the work on a piece, and who does which ----------------------------------------- */
