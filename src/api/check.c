@@ -347,7 +347,13 @@ dg_status dgi_check_quantize(const dg_quantize *q)
         DGI_TRY(check_apart(scale_region(&q->scale), "scale", matrix_region(&q->input), "input"));
     }
     DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
-    return check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale");
+    DGI_TRY(check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale"));
+    if (q->counts == NULL)
+        return DG_OK;
+    region counts = {(uintptr_t)q->counts, 1, sizeof *q->counts, 0};
+    DGI_TRY(check_apart(counts, "counts", matrix_region(&q->output), "output"));
+    DGI_TRY(check_apart(counts, "counts", scale_region(&q->scale), "scale"));
+    return check_apart(counts, "counts", matrix_region(&q->input), "input");
 }
 
 dg_status dgi_check_dequantize(const dg_dequantize *q)
