@@ -25,7 +25,7 @@ run() {
     run_failed=${counts% *} run_total=${counts#* }
     seconds=$(sed -n 's/^Total Test time (real) = *//p' "$log")
     echo "$((run_total - run_failed)) of $run_total passed ($seconds)"
-    [ "$status" -eq 0 ] || sed -n '/^Test project/,/tests passed/p' "$log" | grep -v ' Passed '
+    [ "$status" -eq 0 ] || sed -n '/^Test project/,/tests passed/p' "$log" | grep -vE ' Passed |^ +Start '
     total=$((total + run_total))
     failed=$((failed + run_failed))
 }

@@ -150,30 +150,7 @@ dg_status dg_weights_unpack(dg_context *context, const dg_weights *weights, cons
                             const dg_scale *scale_b, void *stream)
 {
     DGI_TRY(dgi_check_context(context));
-    DGI_TRY(dgi_check_weights(b, scale_b, true));
-    if (weights == NULL)
-        return dgi_fail(DG_INVALID_ARGUMENT, "weights is NULL");
-    if (weights->backend != context->backend || weights->device != context->device)
-        return dgi_fail(DG_DEVICE_MISMATCH,
-                        "weights were packed for device %d, the context is for "
-                        "device %d",
-                        weights->device, context->device);
-    const dg_scale *packed = &weights->scale;
-    if (b->rows != weights->b.rows || b->cols != weights->b.cols || b->dtype != weights->b.dtype)
-        return dgi_fail(DG_INVALID_ARGUMENT, "b is %s %lld x %lld, but %s %lld x %lld was packed",
-                        dg_dtype_name(b->dtype), (long long)b->rows, (long long)b->cols,
-                        dg_dtype_name(weights->b.dtype), (long long)weights->b.rows,
-                        (long long)weights->b.cols);
-    if (scale_b->dtype != packed->dtype || scale_b->block_rows != packed->block_rows ||
-        scale_b->block_cols != packed->block_cols || scale_b->row_phase != packed->row_phase ||
-        scale_b->col_phase != packed->col_phase)
-        return dgi_fail(DG_INVALID_ARGUMENT,
-                        "scale_b is %s (%d,%d) phase (%d,%d), but %s (%d,%d) phase (%d,%d) was "
-                        "packed",
-                        dg_dtype_name(scale_b->dtype), scale_b->block_rows, scale_b->block_cols,
-                        scale_b->row_phase, scale_b->col_phase, dg_dtype_name(packed->dtype),
-                        packed->block_rows, packed->block_cols, packed->row_phase,
-                        packed->col_phase);
+    DGI_TRY(dgi_check_unpack(context, weights, b, scale_b));
     return context->backend->weights_unpack(context, weights, b, scale_b, stream);
 }
 

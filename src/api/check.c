@@ -246,6 +246,52 @@ dg_status dgi_check_comparison(const dg_matrix *reference, const dg_matrix *resu
     return check_matrix(result, "result", WIDE_TYPES, reference->rows, reference->cols, true);
 }
 
+/* Packed weights belong to a device. */
+static dg_status check_device(const dg_weights *weights, const dg_context *context)
+{
+    if (weights->backend != context->backend || weights->device != context->device)
+        return dgi_fail(DG_DEVICE_MISMATCH,
+                        "weights were packed for device %d of backend %s, the context is for "
+                        "device %d of backend %s",
+                        weights->device, weights->backend->name, context->device,
+                        context->backend->name);
+    return DG_OK;
+}
+
+static region packed_region(const dg_weights *weights)
+{
+    return (region){(uintptr_t)weights->data, 1, (int64_t)weights->data_bytes, 0};
+}
+
+dg_status dgi_check_unpack(const dg_context *context, const dg_weights *weights, const dg_matrix *b,
+                           const dg_scale *scale_b)
+{
+    DGI_TRY(dgi_check_weights(b, scale_b, true));
+    if (weights == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "weights is NULL");
+    DGI_TRY(check_device(weights, context));
+    const dg_matrix *codes = &weights->b;
+    if (b->rows != codes->rows || b->cols != codes->cols || b->dtype != codes->dtype)
+        return dgi_fail(DG_INVALID_ARGUMENT, "b is %s %lld x %lld, but %s %lld x %lld was packed",
+                        dg_dtype_name(b->dtype), (ll)b->rows, (ll)b->cols,
+                        dg_dtype_name(codes->dtype), (ll)codes->rows, (ll)codes->cols);
+    const dg_scale *packed = &weights->scale;
+    if (scale_b->dtype != packed->dtype || scale_b->block_rows != packed->block_rows ||
+        scale_b->block_cols != packed->block_cols || scale_b->row_phase != packed->row_phase ||
+        scale_b->col_phase != packed->col_phase)
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "scale_b is %s (%d,%d) phase (%d,%d), but %s (%d,%d) phase (%d,%d) was "
+                        "packed",
+                        dg_dtype_name(scale_b->dtype), scale_b->block_rows, scale_b->block_cols,
+                        scale_b->row_phase, scale_b->col_phase, dg_dtype_name(packed->dtype),
+                        packed->block_rows, packed->block_cols, packed->row_phase,
+                        packed->col_phase);
+    DGI_TRY(check_written_scale(scale_b, "scale_b"));
+    DGI_TRY(check_apart(matrix_region(b), "b", scale_region(scale_b), "scale_b"));
+    DGI_TRY(check_apart(matrix_region(b), "b", packed_region(weights), "weights"));
+    return check_apart(scale_region(scale_b), "scale_b", packed_region(weights), "weights");
+}
+
 /* B and scale_b of a GEMM: given directly, or as packed weights. */
 static dg_status check_b(const dg_gemm *g, const dg_context *context)
 {
@@ -258,13 +304,7 @@ static dg_status check_b(const dg_gemm *g, const dg_context *context)
     if (g->b.dtype != DG_NONE || g->scale_b.dtype != DG_NONE)
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "weights are given, so b and scale_b must be absent (dtype DG_NONE)");
-    if (g->weights->backend != context->backend || g->weights->device != context->device)
-        return dgi_fail(DG_DEVICE_MISMATCH,
-                        "weights were packed for device %d of backend %s, the "
-                        "context is for device %d of backend %s",
-                        g->weights->device, g->weights->backend->name, context->device,
-                        context->backend->name);
-    return DG_OK;
+    return check_device(g->weights, context);
 }
 
 dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
@@ -305,8 +345,7 @@ dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
         DGI_TRY(check_apart(d, "d", matrix_region(&b), "b"));
         DGI_TRY(check_apart(d, "d", scale_region(&g->scale_b), "scale_b"));
     } else {
-        region packed = {(uintptr_t)g->weights->data, 1, (int64_t)g->weights->data_bytes, 0};
-        DGI_TRY(check_apart(d, "d", packed, "weights"));
+        DGI_TRY(check_apart(d, "d", packed_region(g->weights), "weights"));
     }
     if (dgi_is_fp8(g->d.dtype))
         DGI_TRY(check_apart(d, "d", scale_region(&g->scale_d), "scale_d"));

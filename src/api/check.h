@@ -20,5 +20,8 @@ dg_status dgi_check_dequantize(const dg_dequantize *dequantize);
 /* B and its scales for packing; `need_data` is false where only the size is asked for. */
 dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool need_data);
 dg_status dgi_check_comparison(const dg_matrix *reference, const dg_matrix *result);
+/* The same where they are written, from `weights`. */
+dg_status dgi_check_unpack(const dg_context *context, const dg_weights *weights, const dg_matrix *b,
+                           const dg_scale *scale_b);
 
 #endif

@@ -186,6 +186,19 @@ static void weights_refusals(void **state)
         other_scale.block_cols = 100;
         assert_refused(dg_weights_unpack(context, weights, &b, &other_scale, NULL),
                        DG_INVALID_ARGUMENT, "scale_b is f32 (1,100)");
+        other_scale = s;
+        other_scale.row_stride = 0;
+        assert_refused(dg_weights_unpack(context, weights, &b, &other_scale, NULL),
+                       DG_INVALID_ARGUMENT, "two scales would share a place");
+        other_scale.row_stride = s.row_stride;
+        other_scale.data = codes;
+        assert_refused(dg_weights_unpack(context, weights, &b, &other_scale, NULL),
+                       DG_INVALID_ARGUMENT, "b overlaps scale_b");
+        other = b;
+        other.data = buffer;
+        assert_refused(dg_weights_unpack(context, weights, &other, &s, NULL), DG_INVALID_ARGUMENT,
+                       "b overlaps weights");
+        assert_ok(dg_weights_unpack(context, weights, &b, &s, NULL));
         dg_weights_destroy(weights);
     }
 #undef PACK
