@@ -48,8 +48,7 @@ INLINE void narrow_fp8(vector value, void *to, int mantissa, int bias, uint32_t 
     vector_bits small = (vector_bits)((vector)bits + anchor) - dgi_f32_to_bits(anchor);
     vector_bits rounded = bits + ((1u << (shift - 1)) - 1) + (bits >> shift & 1);
     vector_bits normal = (rounded >> shift) - ((uint32_t)(127 - bias) << mantissa);
-    vector_bits code =
-        blend((vector_bits)(bits < (uint32_t)(127 + 1 - bias) << 23), small, normal);
+    vector_bits code = blend((vector_bits)(bits < (uint32_t)(127 + 1 - bias) << 23), small, normal);
     code = blend((vector_bits)(code > largest), (vector_bits){0} + largest, code);
     code = blend((vector_bits)(bits > 0x7F800000), (vector_bits){0} + nan, code);
     vector_bytes bytes = __builtin_convertvector(code | sign, vector_bytes);
