@@ -37,6 +37,14 @@ static inline uint32_t dgi_f32_to_bits(float value)
     return bits;
 }
 
+/* `condition ? yes : no` by a mask: compilers make no vectors of a choice that skips FP operations.
+ */
+static inline uint32_t dgi_choose(bool condition, uint32_t yes, uint32_t no)
+{
+    uint32_t mask = -(uint32_t)condition;
+    return (yes & mask) | (no & ~mask);
+}
+
 static inline bool dgi_f32_is_finite(float value)
 {
     return (dgi_f32_to_bits(value) & DGI_F32_INFINITY) != DGI_F32_INFINITY;
@@ -71,7 +79,7 @@ static inline uint32_t dgi_f32_bits_from_small(uint32_t magnitude, int mantissa,
     uint32_t one = rebias + (1u << 23);
     uint32_t subnormal =
         dgi_f32_to_bits(dgi_f32_from_bits(normal + (1u << 23)) - dgi_f32_from_bits(one));
-    return normal < one ? subnormal : normal;
+    return dgi_choose(normal < one, subnormal, normal);
 }
 
 static inline float dgi_f32_from_f16(uint16_t code)
@@ -79,14 +87,14 @@ static inline float dgi_f32_from_f16(uint16_t code)
     uint32_t magnitude = code & 0x7FFF, sign = (uint32_t)(code & 0x8000) << 16;
     uint32_t finite = dgi_f32_bits_from_small(magnitude, 10, 15);
     uint32_t special = 0x7F800000u | (magnitude & 0x3FF) << 13; /* infinity and NaN payloads */
-    return dgi_f32_from_bits(sign | (magnitude >= 0x7C00 ? special : finite));
+    return dgi_f32_from_bits(sign | dgi_choose(magnitude >= 0x7C00, special, finite));
 }
 
 static inline float dgi_f32_from_e4m3(uint8_t code)
 {
     uint32_t magnitude = code & 0x7F, sign = (uint32_t)(code & 0x80) << 24;
     uint32_t finite = dgi_f32_bits_from_small(magnitude, 3, 7);
-    return dgi_f32_from_bits(sign | (magnitude == 0x7F ? DGI_F32_NAN : finite));
+    return dgi_f32_from_bits(sign | dgi_choose(magnitude == 0x7F, DGI_F32_NAN, finite));
 }
 
 /* E5M2 is the upper half of FP16. */
@@ -115,7 +123,7 @@ static inline uint16_t dgi_bf16_from_f32(float value)
     uint32_t bits = dgi_f32_to_bits(value);
     uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
     uint32_t quiet = bits | 0x400000; /* NaN stays NaN, made quiet */
-    return (uint16_t)(((bits & 0x7FFFFFFFu) > DGI_F32_INFINITY ? quiet : rounded) >> 16);
+    return (uint16_t)(dgi_choose((bits & 0x7FFFFFFFu) > DGI_F32_INFINITY, quiet, rounded) >> 16);
 }
 
 /*
@@ -143,7 +151,7 @@ static inline uint16_t dgi_f16_from_f32(float value)
     const uint32_t overflow = (127 + 16) << 23; /* 2^16, one step above 65504, is infinity's code */
     uint32_t code = dgi_small_from_f32(magnitude, overflow, 10, 15);
     uint32_t nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
-    return (uint16_t)((bits >> 16 & 0x8000) | (magnitude > DGI_F32_INFINITY ? nan : code));
+    return (uint16_t)((bits >> 16 & 0x8000) | dgi_choose(magnitude > DGI_F32_INFINITY, nan, code));
 }
 
 /*

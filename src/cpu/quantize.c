@@ -143,16 +143,23 @@ static strip strip_of(const job *job, range cols)
     return (strip){cols, scales, {count, least(head, count), step}};
 }
 
-/* A multiplier for each column of a strip in a band: its scale, or the reciprocal. */
+/* How many neighbours can share a multiplier: 2 where all blocks have even sizes. */
+static int unit_of(const strip *strip)
+{
+    const dgi_blocks *b = &strip->blocks;
+    return b->count == b->head || (b->head % 2 == 0 && b->block % 2 == 0) ? 2 : 1;
+}
+
+/* A multiplier for each `unit` columns of a strip in a band: its scale, or the reciprocal. */
 static void load_multipliers(const job *job, int64_t band, const strip *strip, bool reciprocal,
-                             float *multipliers)
+                             int unit, float *multipliers)
 {
     float values[PIECE_COLS];
     for (int64_t j = strip->scales.first; j < strip->scales.last; j++) {
         float scale = dgi_scale_at(&job->scale, band, j);
         values[j - strip->scales.first] = reciprocal ? dgi_scale_reciprocal(scale) : scale;
     }
-    job->kernels->spread(strip->blocks, values, multipliers);
+    job->kernels->spread(strip->blocks, values, unit, multipliers);
 }
 
 /*
@@ -300,12 +307,13 @@ static void encode_piece(const job *job, const dg_quantize *q, int64_t band, ran
     float multipliers[PIECE_COLS];
     uint8_t line[PIECE_COLS];
     int64_t count = strip.blocks.count;
-    load_multipliers(job, band, &strip, true, multipliers);
+    int unit = job->in.dtype == DG_F32 || q->counts != NULL ? 1 : unit_of(&strip);
+    load_multipliers(job, band, &strip, true, unit, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
         const void *input = at(&job->in, r, strip.cols.first);
         uint8_t *codes = at(&job->out, r, strip.cols.first);
         job->kernels->encode(input, job->in.dtype, job->stream ? line : codes, job->out.dtype,
-                             count, multipliers, q->overflow);
+                             count, multipliers, unit, q->overflow);
         if (job->stream)
             stream_out(codes, line, (size_t)count);
         if (q->counts != NULL)
@@ -332,7 +340,7 @@ static void decode_piece(const job *job, const dg_quantize *q, int64_t band, ran
     (void)q, (void)counts;
     float multipliers[PIECE_COLS], line[PIECE_COLS];
     int64_t count = strip.blocks.count;
-    load_multipliers(job, band, &strip, false, multipliers);
+    load_multipliers(job, band, &strip, false, 1, multipliers);
     for (int64_t r = rows.first; r < rows.last; r++) {
         void *output = at(&job->out, r, strip.cols.first);
         job->kernels->decode(at(&job->in, r, strip.cols.first), job->in.dtype,

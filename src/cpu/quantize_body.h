@@ -96,12 +96,14 @@ INLINE void amax_of(const void *restrict input, dg_dtype dtype, dgi_blocks block
 
 /* ---- spread, encode, count, decode ---------------------------------------------------- */
 
-static void spread(dgi_blocks blocks, const float *restrict values, float *restrict each)
+static void spread(dgi_blocks blocks, const float *restrict values, int unit, float *restrict each)
 {
+    const int shift = unit - 1; /* a division by 1 or 2 */
     FOR_EACH_BLOCK(blocks, i, n, j)
     {
         const float value = values[j];
-        for (int64_t e = i; e < i + n; e++)
+        const int64_t last = (i + n + shift) >> shift;
+        for (int64_t e = i >> shift; e < last; e++)
             each[e] = value;
     }
 }
@@ -125,25 +127,39 @@ INLINE float second_of(uint32_t word, dg_dtype dtype)
 
 /*
  * 16-bit elements are taken two at a time, as the halves of a 32-bit word: that is what vector code
- * widens and narrows with the fewest instructions.
+ * widens and narrows with the fewest instructions, fewer still when both have one multiplier.
  */
+INLINE void encode_pairs(const void *restrict input, dg_dtype dtype, uint8_t *restrict codes,
+                         dg_dtype code_dtype, int64_t pairs, const float *restrict multipliers,
+                         int unit, dg_overflow overflow)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        float first_multiplier = multipliers[unit == 2 ? i : 2 * i];
+        float second_multiplier = multipliers[unit == 2 ? i : 2 * i + 1];
+        uint32_t word;
+        memcpy(&word, (const char *)input + 4 * i, sizeof word);
+        uint32_t first = encode_one(first_of(word, dtype), first_multiplier, code_dtype, overflow);
+        uint32_t second =
+            encode_one(second_of(word, dtype), second_multiplier, code_dtype, overflow);
+        uint16_t pair = (uint16_t)(first | second << 8);
+        memcpy(codes + 2 * i, &pair, sizeof pair);
+    }
+}
+
 INLINE void encode_of(const void *restrict input, dg_dtype dtype, uint8_t *restrict codes,
                       dg_dtype code_dtype, int64_t count, const float *restrict multipliers,
-                      dg_overflow overflow)
+                      int unit, dg_overflow overflow)
 {
-    int64_t paired = dtype == DG_F32 ? 0 : count / 2 * 2;
-    for (int64_t i = 0; i < paired; i += 2) {
-        uint32_t word;
-        memcpy(&word, element(input, dtype, i), sizeof word);
-        uint32_t first = encode_one(first_of(word, dtype), multipliers[i], code_dtype, overflow);
-        uint32_t second =
-            encode_one(second_of(word, dtype), multipliers[i + 1], code_dtype, overflow);
-        uint16_t pair = (uint16_t)(first | second << 8);
-        memcpy(codes + i, &pair, sizeof pair);
+    int64_t pairs = dtype == DG_F32 ? 0 : count / 2;
+    if (unit == 2) {
+        encode_pairs(input, dtype, codes, code_dtype, pairs, multipliers, 2, overflow);
+    } else {
+        encode_pairs(input, dtype, codes, code_dtype, pairs, multipliers, 1, overflow);
     }
-    for (int64_t i = paired; i < count; i++)
-        codes[i] = (uint8_t)encode_one(dgi_load_f32(input, dtype, i), multipliers[i], code_dtype,
-                                       overflow);
+    multipliers += unit == 2 ? pairs : 2 * pairs;
+    for (int64_t i = 2 * pairs; i < count; i++) /* all of FP32, or the last of an odd count */
+        codes[i] = (uint8_t)encode_one(dgi_load_f32(input, dtype, i), multipliers[i - 2 * pairs],
+                                       code_dtype, overflow);
 }
 
 INLINE void count_of(const void *restrict input, dg_dtype dtype, dg_dtype code_dtype, int64_t count,
@@ -210,10 +226,10 @@ static void amax(const void *input, dg_dtype dtype, dgi_blocks blocks, uint32_t 
     }
 
 static void encode(const void *input, dg_dtype dtype, uint8_t *codes, dg_dtype code_dtype,
-                   int64_t count, const float *multipliers, dg_overflow overflow)
+                   int64_t count, const float *multipliers, int unit, dg_overflow overflow)
 {
     SWITCH_TYPES(dtype, code_dtype,
-                 encode_of(input, WIDE, codes, CODE, count, multipliers, overflow));
+                 encode_of(input, WIDE, codes, CODE, count, multipliers, unit, overflow));
 }
 
 static void count(const void *input, dg_dtype dtype, dg_dtype code_dtype, int64_t count,

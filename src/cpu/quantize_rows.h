@@ -23,12 +23,15 @@ typedef struct dgi_row_kernels {
      */
     void (*amax)(const void *input, dg_dtype dtype, dgi_blocks blocks, uint32_t *amax);
 
-    /* Gives each element the value of its block. */
-    void (*spread)(dgi_blocks blocks, const float *values, float *each);
+    /* Gives each `unit` (1 or 2) neighbouring elements the value of their block. */
+    void (*spread)(dgi_blocks blocks, const float *values, int unit, float *each);
 
-    /* codes = round(input * multiplier), one multiplier for each element. */
+    /*
+     * codes = round(input * multiplier), one multiplier for each `unit` elements: 1, or 2 where the
+     * input has 16 bits.
+     */
     void (*encode)(const void *input, dg_dtype dtype, uint8_t *codes, dg_dtype code_dtype,
-                   int64_t count, const float *multipliers, dg_overflow overflow);
+                   int64_t count, const float *multipliers, int unit, dg_overflow overflow);
 
     /* Adds to *counts what `encode` met: see dg_quantize_counts. */
     void (*count)(const void *input, dg_dtype dtype, dg_dtype code_dtype, int64_t count,
