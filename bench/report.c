@@ -31,7 +31,20 @@ static void print_header(const bench_setup *setup)
     printf("medians; spread: 10th to 90th percentile; GB/s max: measured here\n");
 }
 
-static void cell_shape(cli_table *table, int64_t size)
+static bool disturbed(const bench_result *r)
+{
+    bool any = r->time.disturbed;
+    for (int p = 0; p < bench_peer_count; p++)
+        any = any || r->peer[p].disturbed;
+    return any;
+}
+
+static void cell_recipe(cli_table *table, const bench_result *r)
+{
+    cli_table_cell(table, "%s%s", r->item.recipe->name, disturbed(r) ? " *" : "");
+}
+
+static void cell_size(cli_table *table, int64_t size)
 {
     cli_table_cell(table, "%lld", (long long)size);
 }
@@ -49,6 +62,16 @@ static void cells_time(cli_table *table, const bench_result *r)
     cli_table_cell(table, "%.2f", r->floor / t->median);
 }
 
+static void print_table(cli_table *table, const bench_result *results, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++)
+        any = any || disturbed(&results[i]);
+    cli_table_print(table);
+    if (any)
+        printf("* other processes kept a tenth of a processor or more busy meanwhile\n");
+}
+
 void bench_report_quantize(const bench_setup *setup, const bench_result *results, int count)
 {
     print_header(setup);
@@ -56,12 +79,12 @@ void bench_report_quantize(const bench_setup *setup, const bench_result *results
     cli_table *table = cli_table_new("recipe", ">m", ">k", ">us", ">spread", ">repeats", ">GB/s",
                                      ">GB/s max", ">floor us", ">of floor", NULL);
     for (int i = 0; i < count; i++) {
-        cli_table_cell(table, "%s", results[i].item.recipe->name);
-        cell_shape(table, results[i].item.m);
-        cell_shape(table, results[i].item.k);
+        cell_recipe(table, &results[i]);
+        cell_size(table, results[i].item.m);
+        cell_size(table, results[i].item.k);
         cells_time(table, &results[i]);
     }
-    cli_table_print(table);
+    print_table(table, results, count);
 }
 
 void bench_report_gemm(const bench_setup *setup, const bench_result *results, int count)
@@ -79,29 +102,26 @@ void bench_report_gemm(const bench_setup *setup, const bench_result *results, in
                       ">GB/s max", ">floor us", ">of floor", ">GFLOP/s", NULL);
     for (int p = 0; p < bench_peer_count; p++)
         if (bench_peer_ran(results, count, p)) {
-            char *title = cli_format(">%s us", bench_peers[p]->name);
+            char *title = cli_format(">%s", bench_peers[p]->name);
             cli_table_column(table, title);
-            cli_table_column(table, ">x");
             free(title);
         }
     for (int i = 0; i < count; i++) {
         const bench_result *r = &results[i];
-        cli_table_cell(table, "%s", r->item.recipe->name);
-        cell_shape(table, r->item.m);
-        cell_shape(table, r->item.n);
-        cell_shape(table, r->item.k);
+        cell_recipe(table, r);
+        cell_size(table, r->item.m);
+        cell_size(table, r->item.n);
+        cell_size(table, r->item.k);
         cells_time(table, r);
         cli_table_cell(table, "%.1f", r->flops / r->time.median * 1e-9);
         for (int p = 0; p < bench_peer_count; p++)
-            if (r->peer[p].repeats > 0) {
-                cli_table_cell(table, "%.1f", r->peer[p].median * 1e6);
-                cli_table_cell(table, "%.2f", r->peer[p].median / r->time.median);
-            } else if (bench_peer_ran(results, count, p)) {
+            if (r->peer[p].repeats > 0)
+                cli_table_cell(table, "%.1f us %.2fx", r->peer[p].median * 1e6,
+                               r->peer[p].median / r->time.median);
+            else if (bench_peer_ran(results, count, p))
                 cli_table_cell(table, "-");
-                cli_table_cell(table, "-");
-            }
     }
-    cli_table_print(table);
+    print_table(table, results, count);
 }
 
 /* A measured number: five digits are more than it is worth. */
@@ -110,14 +130,6 @@ static void add_measured(cJSON *object, const char *name, double value)
     char *text = cli_format("%.5g", value);
     cJSON_AddRawToObject(object, name, text);
     free(text);
-}
-
-static bool disturbed(const bench_result *r)
-{
-    bool any = r->time.disturbed;
-    for (int p = 0; p < bench_peer_count; p++)
-        any = any || r->peer[p].disturbed;
-    return any;
 }
 
 static cJSON *row_json(const bench_setup *setup, const bench_result *r)
