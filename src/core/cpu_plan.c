@@ -87,6 +87,7 @@ enum {
     DIRECT_ROWS = 8,           /* up to here decoding in registers, for each 4 rows anew, wins */
     DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels, or 2 x 8, fill the registers              */
     DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                 */
+    DECODE_FIRST = 1 << 15,    /* elements of A: decoding them costs less than a barrier       */
     THREAD_WORK = 1 << 16      /* weight bytes that repay starting a thread                  */
 };
 
@@ -127,6 +128,7 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
     int64_t blocks = dgi_ceil_div(m * row_bytes, DECODED_A_BYTES);
     plan.block_rows = dgi_ceil_div(m, blocks < 1 ? 1 : blocks > m ? m : blocks);
 
+    plan.decode_first = m * plan.depth <= DECODE_FIRST;
     plan.direct = tiling->has_direct && m <= DIRECT_ROWS;
     plan.tile_rows = tiling->tile_rows;
     plan.tile_panels = tiling->tile_panels;

@@ -14,10 +14,17 @@
 #include <omp.h>
 #include <stdlib.h>
 
+/* Byte offsets into the workspace, and within one thread's scratch memory. */
+typedef struct layout {
+    size_t scale_a, threads, total;
+    size_t decoded, scale_b, sums, thread_bytes;
+} layout;
+
 typedef struct job {
     const dg_gemm *gemm;
     const dgi_cpu_kernel *kernel;
     dgi_cpu_plan plan;
+    layout at;
     /* B: packed panels `b_stride` bytes apart, or rows. */
     const uint8_t *b;
     int64_t b_stride;
@@ -32,12 +39,6 @@ typedef struct job {
 } job;
 
 /* ---- workspace ----------------------------------------------------------------------- */
-
-/* Byte offsets into the workspace, and within one thread's scratch memory. */
-typedef struct layout {
-    size_t scale_a, threads, total;
-    size_t decoded, scale_b, sums, thread_bytes;
-} layout;
 
 static size_t aligned(int64_t bytes)
 {
@@ -94,13 +95,18 @@ static void decode_rows(const job *job, int64_t first, int64_t last)
 static void spread_scales(const dg_scale *scale, int64_t first, int64_t last, int64_t column,
                           float *out)
 {
-    for (int64_t n = first; n < last;) {
-        int64_t row = dgi_scale_index(n, scale->block_rows, scale->row_phase);
-        int64_t end =
-            scale->block_rows == 0 ? last : (row + 1) * scale->block_rows - scale->row_phase;
+    const int64_t count = last - first, block = scale->block_rows == 0 ? last : scale->block_rows;
+    int64_t row = dgi_scale_index(first, scale->block_rows, scale->row_phase);
+    if (block == 1 && scale->row_stride == 1 && scale->dtype == DG_F32) {
+        memcpy(out, (const float *)scale->data + row + column * scale->col_stride,
+               (size_t)count * sizeof *out);
+        return;
+    }
+    int64_t end = (row + 1) * block - scale->row_phase - first;
+    for (int64_t n = 0; n < count; row++, end += block) {
         float value = dgi_scale_at(scale, row, column);
-        for (; n < end && n < last; n++)
-            *out++ = value;
+        for (; n < end && n < count; n++)
+            out[n] = value;
     }
 }
 
@@ -182,7 +188,7 @@ static void multiply_block(const job *job, const area *area, const dgi_k_block *
                            const stripes *next, const float *scale_a, char *scratch)
 {
     const dgi_cpu_plan *plan = &job->plan;
-    const layout at = layout_of(plan);
+    const layout at = job->at;
     const int64_t columns = area->panels * DGI_PANEL, column = area->panel * DGI_PANEL;
     const int64_t end = plan->n - column < columns ? plan->n : column + columns;
     const int64_t tiles = dgi_ceil_div(area->rows, plan->tile_rows);
@@ -231,7 +237,7 @@ static void multiply_area(const job *job, const area *area, char *scratch)
 {
     const dgi_cpu_plan *plan = &job->plan;
     const int64_t columns = area->panels * DGI_PANEL, column = area->panel * DGI_PANEL;
-    float *sums = (float *)(scratch + layout_of(plan).sums);
+    float *sums = (float *)(scratch + job->at.sums);
     const float *scale_a = job->scale_a;
 
     memset(sums, 0, (size_t)(area->rows * columns) * sizeof *sums);
@@ -274,25 +280,30 @@ static void compute_part(const job *job, int32_t part, char *scratch)
     }
 }
 
-static void compute(const job *shared)
+static void compute(job *shared)
 {
     const dgi_cpu_plan *plan = &shared->plan;
     const int32_t parts = plan->parts_m * plan->parts_n;
-    const size_t scratch_bytes = layout_of(plan).thread_bytes;
+    if (plan->decode_first) {
+        shared->rows = plan->m;
+        decode_rows(shared, 0, plan->m);
+    }
 #pragma omp parallel num_threads(parts)
     {
         const int32_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        char *scratch = shared->threads + (size_t)thread * scratch_bytes;
+        char *scratch = shared->threads + (size_t)thread * shared->at.thread_bytes;
         job job = *shared;
         for (job.first_row = 0; job.first_row < plan->m; job.first_row += job.rows) {
             int64_t left = plan->m - job.first_row;
             job.rows = left < plan->block_rows ? left : plan->block_rows;
-            decode_rows(&job, dgi_share(job.rows, threads, thread),
-                        dgi_share(job.rows, threads, thread + 1));
+            if (!plan->decode_first) {
 #pragma omp barrier
+                decode_rows(&job, dgi_share(job.rows, threads, thread),
+                            dgi_share(job.rows, threads, thread + 1));
+#pragma omp barrier
+            }
             for (int32_t part = thread; part < parts; part += threads)
                 compute_part(&job, part, scratch);
-#pragma omp barrier
         }
     }
 }
@@ -318,6 +329,7 @@ static job job_of(const dgi_cpu *cpu, const dg_gemm *g)
                                    cpu->kernel->element_bytes, cpu->kernel->direct != NULL};
     job.plan = dgi_cpu_plan_make(g->d.rows, g->d.cols, g->a.cols, &g->scale_a, &job.scale_b,
                                  &tiling, cpu->threads);
+    job.at = layout_of(&job.plan);
     return job;
 }
 
@@ -326,13 +338,12 @@ dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
     (void)stream;
     dgi_cpu *cpu = context->state;
     job job = job_of(cpu, gemm);
-    const layout at = layout_of(&job.plan);
     void *memory = gemm->workspace;
     if (memory == NULL)
-        DGI_TRY(dgi_workspace_take(&cpu->workspaces, at.total, &memory));
+        DGI_TRY(dgi_workspace_take(&cpu->workspaces, job.at.total, &memory));
     job.a = memory;
-    job.scale_a = (float *)((char *)memory + at.scale_a);
-    job.threads = (char *)memory + at.threads;
+    job.scale_a = (float *)((char *)memory + job.at.scale_a);
+    job.threads = (char *)memory + job.at.threads;
     compute(&job);
     if (gemm->workspace == NULL)
         dgi_workspace_give_back(&cpu->workspaces, memory);
@@ -342,7 +353,7 @@ dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
 dg_status dgi_cpu_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
 {
     job job = job_of(context->state, gemm);
-    *bytes = layout_of(&job.plan).total;
+    *bytes = job.at.total;
     return DG_OK;
 }
 
@@ -351,7 +362,7 @@ dg_status dgi_cpu_gemm_prepare(dg_context *context, const dg_gemm *gemm)
     dgi_cpu *cpu = context->state;
     job job = job_of(cpu, gemm);
     void *memory;
-    DGI_TRY(dgi_workspace_take(&cpu->workspaces, layout_of(&job.plan).total, &memory));
+    DGI_TRY(dgi_workspace_take(&cpu->workspaces, job.at.total, &memory));
     dgi_workspace_give_back(&cpu->workspaces, memory);
     return DG_OK;
 }
