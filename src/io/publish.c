@@ -18,7 +18,9 @@
 /* ---- flat folders -------------------------------------------------------------------- */
 
 typedef struct folder_facts {
-    int64_t files, tensors_files, others; /* others: subfolders, devices, ... */
+    int64_t entries;
+    int64_t tensor_files; /* .safetensors */
+    int64_t no_files;     /* subfolders, devices, ... */
 } folder_facts;
 
 static dg_status look_at_folder(const char *path, folder_facts *facts)
@@ -32,13 +34,12 @@ static dg_status look_at_folder(const char *path, folder_facts *facts)
         struct stat entry_facts;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
+        facts->entries++;
         bool known = fstatat(dirfd(entries), entry->d_name, &entry_facts, AT_SYMLINK_NOFOLLOW) == 0;
         if (!known || !(S_ISREG(entry_facts.st_mode) || S_ISLNK(entry_facts.st_mode)))
-            facts->others++;
+            facts->no_files++;
         else if (dgi_ends_with(entry->d_name, ".safetensors"))
-            facts->tensors_files++;
-        else
-            facts->files++;
+            facts->tensor_files++;
     }
     closedir(entries);
     return DG_OK;
@@ -67,11 +68,11 @@ static dg_status check_final(const char *path, bool replace)
         return dgi_fail(DG_INVALID_ARGUMENT, "output %s is there already and is no folder", path);
     folder_facts folder;
     DGI_TRY(look_at_folder(path, &folder));
-    if (folder.files + folder.tensors_files + folder.others == 0)
+    if (folder.entries == 0)
         return DG_OK;
     if (!replace)
         return dgi_fail(DG_INVALID_ARGUMENT, "output %s is there already and is not empty", path);
-    if (folder.others != 0 || folder.tensors_files == 0)
+    if (folder.no_files != 0 || folder.tensor_files == 0)
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "output %s is not a checkpoint (a folder of files, some of them "
                         ".safetensors): it is not replaced",
