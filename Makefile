@@ -4,6 +4,8 @@ BUILD ?= build
 PREFIX ?= /usr/local
 SECONDS ?= 20
 ASAN = -DDEEPGEMM_SANITIZE=address,undefined
+# Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
+TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
 .PHONY: all test demo bench lint sanitize fuzz install clean help
 
@@ -12,7 +14,7 @@ all: ## build the library and the tool in build/
 	@$(call build,$(BUILD),)
 
 test: all ## run all tests, then those that compute with each instruction set
-	@scripts/test.sh $(BUILD)
+	@scripts/test.sh $(BUILD) all generic avx2 avx512
 
 demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"
@@ -27,14 +29,12 @@ lint: all ## formatting, clang-tidy, shell scripts
 	@scripts/setup.sh lint
 	@scripts/lint.sh $(BUILD)
 
-sanitize: ## all tests with address and undefined-behaviour checks, threads with their own
-	@scripts/setup.sh build
+sanitize: ## all tests with address and undefined-behaviour checks, the library's with thread checks
+	@scripts/setup.sh build lint
 	@$(call build,$(BUILD)-asan,$(ASAN))
-	@ctest --test-dir $(BUILD)-asan -j2 --output-on-failure --quiet -O $(BUILD)-asan/test.log \
-		|| { cat $(BUILD)-asan/test.log; exit 1; }
-	@$(call build,$(BUILD)-tsan,-DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF,test_threads)
-	@DEEPGEMM_TEST_ONE_THREAD=1 $(BUILD)-tsan/test_threads
-	@echo "make sanitize: clean"
+	@scripts/test.sh $(BUILD)-asan all
+	@CC=clang; export CC; $(call build,$(BUILD)-tsan,$(TSAN))
+	@scripts/test.sh $(BUILD)-tsan library
 
 fuzz: ## fuzz every target for SECONDS=20 each
 	@scripts/setup.sh build fuzz

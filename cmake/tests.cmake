@@ -16,6 +16,12 @@ target_compile_definitions(test_support PUBLIC TEST_CASES="${PROJECT_SOURCE_DIR}
 file(GLOB test_sources CONFIGURE_DEPENDS tests/unit/test_*.c tests/kernel/test_*.c
      tests/api/test_*.c tests/io/test_*.c tests/cli/test_*.c
      tests/cuda/test_*.c)
+# Waiting is passive because tests run side by side. ThreadSanitizer is told that only code of this
+# project counts, and that a child of fork() may use threads.
+set(test_environment
+  "DEEPGEMM_TOOL=$<$<TARGET_EXISTS:deepgemm_tool>:$<TARGET_FILE:deepgemm_tool>>"
+  OMP_WAIT_POLICY=passive
+  TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   get_filename_component(folder ${source} DIRECTORY)
@@ -23,8 +29,8 @@ foreach(source ${test_sources})
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE test_support)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${folder} TIMEOUT 600 ENVIRONMENT
-    "DEEPGEMM_TOOL=$<$<TARGET_EXISTS:deepgemm_tool>:$<TARGET_FILE:deepgemm_tool>>;OMP_WAIT_POLICY=passive")
+  set_tests_properties(${name} PROPERTIES LABELS ${folder} TIMEOUT 600
+                       ENVIRONMENT "${test_environment}")
 endforeach()
 
 # A peer of the benchmark that a test opens at run time.

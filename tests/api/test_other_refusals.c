@@ -105,7 +105,7 @@ static void quantize_refusals(void **state)
 static void quantize_overlaps(void **state)
 {
     (void)state;
-    REFUSED(DG_INVALID_ARGUMENT, "output overlaps input", q.input.data = codes);
+    REFUSED(DG_INVALID_ARGUMENT, "output overlaps input", q.output.data = wide);
     REFUSED(DG_INVALID_ARGUMENT, "output overlaps scale", q.scale.data = codes + 8);
     REFUSED(DG_INVALID_ARGUMENT, "scale overlaps input", q.scale.data = wide);
     REFUSED(DG_INVALID_ARGUMENT, "counts overlaps output", q.counts = (void *)(codes + 16));
