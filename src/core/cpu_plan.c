@@ -81,6 +81,14 @@ int64_t dgi_packed_lines(int64_t k, const dg_scale *scale_b)
            dgi_ceil_div(rest % block, DGI_QUAD);
 }
 
+int64_t dgi_packed_offset(int64_t panels, int64_t lines, int64_t panel, int64_t line,
+                          int64_t *stride)
+{
+    int64_t strip = panel / DGI_STRIP * DGI_STRIP, width = least(panels - strip, DGI_STRIP);
+    *stride = width * DGI_LINE_BYTES;
+    return (strip * lines + line * width + panel - strip) * DGI_LINE_BYTES;
+}
+
 /* ---- M and N ------------------------------------------------------------------------- */
 
 enum {

@@ -11,6 +11,7 @@
 enum {
     DGI_PANEL = 16,                           /* columns of D (rows of B) in a panel             */
     DGI_QUAD = 4,                             /* elements of K in one line of a panel            */
+    DGI_STRIP = 4,                            /* panels that packed weights interleave          */
     DGI_LINE_BYTES = DGI_PANEL * DGI_QUAD,    /* a cache line and a 512-bit register             */
     DGI_DEPTH = 128,                          /* elements of K in a block at most                */
     DGI_BLOCK_SEGMENTS = DGI_DEPTH / DGI_QUAD /* segments in a block at most                     */
@@ -56,6 +57,13 @@ bool dgi_k_next(dgi_k_walk *walk, dgi_k_block *block);
 
 /* Lines in one panel of packed weights: each of B's scale blocks padded to whole lines. */
 int64_t dgi_packed_lines(int64_t k, const dg_scale *scale_b);
+
+/*
+ * Byte offset of a line of a panel in packed weights of `panels` panels of `lines` lines, and the
+ * distance between lines of that panel.
+ */
+int64_t dgi_packed_offset(int64_t panels, int64_t lines, int64_t panel, int64_t line,
+                          int64_t *stride);
 
 static inline int64_t dgi_ceil_div(int64_t value, int64_t unit)
 {

@@ -19,7 +19,7 @@ INLINE __m512i pack_load(const uint8_t *row, int64_t ld)
 }
 
 /* 16 rows of 16 codes into 4 lines: a transpose of 4 x 4 quads in each lane, then of each quad. */
-INLINE void pack_square(const uint8_t *codes, int64_t ld, uint8_t *lines)
+INLINE void pack_square(const uint8_t *codes, int64_t ld, uint8_t *lines, int64_t stride)
 {
     const __m512i quads =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
@@ -31,21 +31,23 @@ INLINE void pack_square(const uint8_t *codes, int64_t ld, uint8_t *lines)
                        _mm512_unpacklo_epi64(high01, high23),
                        _mm512_unpackhi_epi64(high01, high23)};
     for (int i = 0; i < 4; i++)
-        _mm512_storeu_si512(lines + i * DGI_LINE_BYTES, _mm512_shuffle_epi8(line[i], quads));
+        _mm512_storeu_si512(lines + i * stride, _mm512_shuffle_epi8(line[i], quads));
 }
 
-static void pack(const uint8_t *codes, int64_t ld, int64_t rows, int64_t length, uint8_t *lines)
+static void pack(const uint8_t *codes, int64_t ld, int64_t rows, int64_t length, uint8_t *lines,
+                 int64_t stride)
 {
     int64_t whole = rows == DGI_PANEL ? length / 16 * 16 : 0;
     for (int64_t k = 0; k < whole; k += 16)
-        pack_square(codes + k, ld, lines + k * DGI_PANEL);
+        pack_square(codes + k, ld, lines + k / DGI_QUAD * stride, stride);
     for (int64_t k = whole; k < length; k += 16) { /* the edges, by way of a square of zeros */
-        uint8_t square[DGI_PANEL * 16] = {0}, packed[DGI_PANEL * 16];
+        uint8_t square[DGI_PANEL * 16] = {0}, packed[4 * DGI_LINE_BYTES];
         int64_t width = length - k < 16 ? length - k : 16;
         for (int64_t r = 0; r < rows; r++)
             memcpy(square + 16 * r, codes + r * ld + k, (size_t)width);
-        pack_square(square, 16, packed);
-        memcpy(lines + k * DGI_PANEL, packed,
-               (size_t)(dgi_ceil_div(width, DGI_QUAD) * DGI_LINE_BYTES));
+        pack_square(square, 16, packed, DGI_LINE_BYTES);
+        for (int64_t i = 0; i < dgi_ceil_div(width, DGI_QUAD); i++)
+            memcpy(lines + (k / DGI_QUAD + i) * stride, packed + i * DGI_LINE_BYTES,
+                   DGI_LINE_BYTES);
     }
 }

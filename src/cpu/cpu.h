@@ -55,7 +55,7 @@ dg_status dgi_cpu_weights_unpack(dg_context *context, const dg_weights *weights,
 /* Where packed scales lie: a view of them that reads like any other scale. */
 dg_scale dgi_cpu_packed_scale(const dg_weights *weights);
 /* The inverse of dgi_cpu_kernel.pack for elements first to first + length of a panel's lines. */
-void dgi_cpu_unpack(const uint8_t *lines, int64_t first, int64_t length, int64_t rows,
-                    uint8_t *codes, int64_t ld);
+void dgi_cpu_unpack(const uint8_t *lines, int64_t stride, int64_t first, int64_t length,
+                    int64_t rows, uint8_t *codes, int64_t ld);
 
 #endif

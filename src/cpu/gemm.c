@@ -25,10 +25,10 @@ typedef struct job {
     const dgi_cpu_kernel *kernel;
     dgi_cpu_plan plan;
     layout at;
-    /* B: packed panels `b_stride` bytes apart, or rows. */
+    /* B: packed panels of `lines` lines, or else rows `ldb` apart. */
     const uint8_t *b;
-    int64_t b_stride;
     bool packed;
+    int64_t lines, ldb;
     dg_dtype b_dtype;
     dg_scale scale_b;
     /* The rows of A in work: decoded, block by block of K, and their scales [segment][row]. */
@@ -110,6 +110,13 @@ static void spread_scales(const dg_scale *scale, int64_t first, int64_t last, in
     }
 }
 
+static const uint8_t *packed_line(const job *job, int64_t panel, const dgi_k_segment *segment,
+                                  int64_t *stride)
+{
+    return job->b +
+           dgi_packed_offset(job->plan.panels, job->lines, panel, segment->packed_line, stride);
+}
+
 /* The bytes of B behind one block of K of some panels: `count` stripes `stride` bytes apart. */
 typedef struct stripes {
     const uint8_t *from;
@@ -119,14 +126,21 @@ typedef struct stripes {
 static stripes stripes_of(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block)
 {
     const dgi_k_segment *first = &block->segments[0];
+    stripes s = {.count = 0};
     if (panels == 0)
-        return (stripes){.from = job->b};
-    if (job->packed)
-        return (stripes){job->b + panel * job->b_stride + first->packed_line * DGI_LINE_BYTES,
-                         job->b_stride, panels, block->depth * DGI_PANEL};
-    int64_t row = panel * DGI_PANEL, left = job->plan.n - row;
-    return (stripes){job->b + row * job->b_stride + first->k, job->b_stride,
-                     left < panels * DGI_PANEL ? left : panels * DGI_PANEL, block->depth};
+        return s;
+    if (job->packed) {
+        s.from = packed_line(job, panel, first, &s.stride);
+        s.count = block->depth / DGI_QUAD;
+        s.bytes = panels * DGI_LINE_BYTES;
+    } else {
+        int64_t row = panel * DGI_PANEL, left = job->plan.n - row;
+        s.from = job->b + row * job->ldb + first->k;
+        s.stride = job->ldb;
+        s.count = left < panels * DGI_PANEL ? left : panels * DGI_PANEL;
+        s.bytes = block->depth;
+    }
+    return s;
 }
 
 /*
@@ -150,28 +164,31 @@ static bool is_whole(const dgi_k_block *block)
     return true;
 }
 
-/* Packs one block of K of `panels` panels into `lines`, panel after panel. */
+/* Packs one block of K of `panels` panels into `lines`, a quad's lines side by side. */
 static void pack(const job *job, int64_t panel, int32_t panels, const dgi_k_block *block,
                  uint8_t *lines)
 {
+    const int64_t stride = panels * DGI_LINE_BYTES;
     for (int32_t p = 0; p < panels; p++) {
         int64_t row = (panel + p) * DGI_PANEL;
         int64_t rows = job->plan.n - row < DGI_PANEL ? job->plan.n - row : DGI_PANEL;
+        uint8_t *to = lines + p * DGI_LINE_BYTES;
         for (int i = 0; i < block->count; i++) {
             const dgi_k_segment *s = &block->segments[i];
             uint8_t unpacked[DGI_PANEL * DGI_DEPTH];
             const uint8_t *from = unpacked;
             int64_t ld = DGI_DEPTH;
             if (job->packed) {
-                const uint8_t *packed = job->b + (panel + p) * job->b_stride;
-                dgi_cpu_unpack(packed + s->packed_line * DGI_LINE_BYTES, s->packed_skip, s->length,
-                               rows, unpacked, ld);
+                int64_t packed_stride;
+                const uint8_t *packed = packed_line(job, panel + p, s, &packed_stride);
+                dgi_cpu_unpack(packed, packed_stride, s->packed_skip, s->length, rows, unpacked,
+                               ld);
             } else {
-                from = job->b + row * job->b_stride + s->k;
-                ld = job->b_stride;
+                from = job->b + row * job->ldb + s->k;
+                ld = job->ldb;
             }
-            job->kernel->pack(from, ld, rows, s->length, lines);
-            lines += s->quads * DGI_LINE_BYTES;
+            job->kernel->pack(from, ld, rows, s->length, to, stride);
+            to += s->quads * stride;
         }
     }
 }
@@ -207,14 +224,11 @@ static void multiply_block(const job *job, const area *area, const dgi_k_block *
 
     const bool in_place = job->packed && is_whole(block);
     if (in_place) {
-        stripes here = stripes_of(job, area->panel, area->panels, block);
-        tile.b = here.from;
-        tile.b_stride = here.stride;
-        tile.b_ahead = next->from - here.from;
+        tile.b = packed_line(job, area->panel, &block->segments[0], &tile.b_stride);
     } else {
         pack(job, area->panel, area->panels, block, (uint8_t *)scratch);
         tile.b = scratch;
-        tile.b_stride = block->depth * DGI_PANEL;
+        tile.b_stride = area->panels * DGI_LINE_BYTES;
     }
     if (!plan->direct) {
         job->kernel->decode_b(tile.b, tile.b_stride, job->b_dtype, area->panels,
@@ -262,6 +276,14 @@ static void multiply_area(const job *job, const area *area, char *scratch)
     job->kernel->finish(&result);
 }
 
+/* How many of the panels from `panel` to `end` form an area: a tile's, of one strip. */
+static int32_t area_panels(const dgi_cpu_plan *plan, int64_t panel, int64_t end)
+{
+    int64_t strip_end = (panel / DGI_STRIP + 1) * DGI_STRIP;
+    int64_t left = (strip_end < end ? strip_end : end) - panel;
+    return (int32_t)(left < plan->tile_panels ? left : plan->tile_panels);
+}
+
 /* Part `part` of the block of rows in work. */
 static void compute_part(const job *job, int32_t part, char *scratch)
 {
@@ -270,13 +292,13 @@ static void compute_part(const job *job, int32_t part, char *scratch)
     const int64_t row = dgi_share(job->rows, plan->parts_m, part_m);
     const int64_t rows = dgi_share(job->rows, plan->parts_m, part_m + 1) - row;
     const int64_t panel = dgi_share(plan->panels, plan->parts_n, part_n);
-    const int64_t panels = dgi_share(plan->panels, plan->parts_n, part_n + 1) - panel;
-    const int64_t areas = dgi_ceil_div(panels, plan->tile_panels);
-    for (int64_t i = 0; i < areas && rows != 0; i++) {
-        int64_t begin = dgi_share(panels, areas, i), end = dgi_share(panels, areas, i + 1);
-        int64_t after = i + 1 == areas ? end : dgi_share(panels, areas, i + 2);
-        area area = {row, rows, panel + begin, (int32_t)(end - begin), (int32_t)(after - end)};
+    const int64_t end = dgi_share(plan->panels, plan->parts_n, part_n + 1);
+    area area = {.row = row, .rows = rows, .panel = panel};
+    area.panels = area_panels(plan, panel, end);
+    for (; area.panels != 0 && rows != 0; area.panels = area.next_panels) {
+        area.next_panels = area_panels(plan, area.panel + area.panels, end);
         multiply_area(job, &area, scratch);
+        area.panel += area.panels;
     }
 }
 
@@ -318,12 +340,12 @@ static job job_of(const dgi_cpu *cpu, const dg_gemm *g)
         job.b = g->weights->data;
         job.b_dtype = g->weights->b.dtype;
         job.scale_b = dgi_cpu_packed_scale(g->weights);
-        job.b_stride = dgi_packed_lines(g->a.cols, &job.scale_b) * DGI_LINE_BYTES;
+        job.lines = dgi_packed_lines(g->a.cols, &job.scale_b);
     } else {
         job.b = g->b.data;
         job.b_dtype = g->b.dtype;
         job.scale_b = g->scale_b;
-        job.b_stride = g->b.ld;
+        job.ldb = g->b.ld;
     }
     const dgi_cpu_tiling tiling = {cpu->info->tile_m, cpu->info->tile_n / DGI_PANEL,
                                    cpu->kernel->element_bytes, cpu->kernel->direct != NULL};

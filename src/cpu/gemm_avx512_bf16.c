@@ -84,20 +84,19 @@ static void decode_a(const uint8_t *codes, dg_dtype dtype, int64_t count, void *
     }
 }
 
-static void decode_b(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32_t panels,
-                     int32_t lines, void *out)
+static void decode_b(const uint8_t *lines, int64_t stride, dg_dtype dtype, int32_t panels,
+                     int32_t quads, void *out)
 {
     const tables t = load_tables(dtype);
-    for (int32_t p = 0; p < panels; p++) {
-        const uint8_t *from = panel + p * stride;
-        char *to = (char *)out + p * DGI_LINE_BYTES;
-        for (int32_t i = 0; i < lines; i++) {
-            decoded d = decode(_mm512_loadu_si512(from + i * DGI_LINE_BYTES), t);
-            _mm512_store_si512(to, d.first);
-            _mm512_store_si512(to + panels * DGI_LINE_BYTES, d.second);
-            to += 2 * panels * DGI_LINE_BYTES;
+    const int64_t step = panels * DGI_LINE_BYTES; /* from one pair of k to the next */
+    char *to = out;
+    for (int32_t q = 0; q < quads; q++, to += 2 * step)
+        for (int32_t p = 0; p < panels; p++) {
+            const int64_t at = p * DGI_LINE_BYTES;
+            decoded d = decode(_mm512_loadu_si512(lines + q * stride + at), t);
+            _mm512_store_si512(to + at, d.first);
+            _mm512_store_si512(to + step + at, d.second);
         }
-    }
 }
 
 /* ---- multiplying --------------------------------------------------------------------- */
@@ -165,6 +164,9 @@ INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
     }
 }
 
+/* How far ahead packed weights are fetched; memory keeps up from 4 KB on. */
+enum { AHEAD_BYTES = 8192 };
+
 INLINE void direct_of(const dgi_cpu_tile *t, const int rows, const int panels)
 {
     const tables look_up = load_tables(t->b_dtype);
@@ -176,8 +178,8 @@ INLINE void direct_of(const dgi_cpu_tile *t, const int rows, const int panels)
                 chunk[r][p] = _mm512_setzero_ps();
         for (int quads = t->segment[s].quads; quads != 0; quads--) {
             FOR (p, panels) {
-                const char *line = b + p * t->b_stride;
-                _mm_prefetch(line + t->b_ahead, _MM_HINT_T0);
+                const char *line = b + p * DGI_LINE_BYTES;
+                _mm_prefetch(line + AHEAD_BYTES, _MM_HINT_T0);
                 decoded d = decode(_mm512_loadu_si512(line), look_up);
                 FOR (r, rows) {
                     const char *pair = a + r * t->a_stride;
@@ -186,7 +188,7 @@ INLINE void direct_of(const dgi_cpu_tile *t, const int rows, const int panels)
                 }
             }
             a += 8;
-            b += DGI_LINE_BYTES;
+            b += t->b_stride;
         }
         promote(t, s, rows, panels, chunk);
     }

@@ -71,29 +71,28 @@ INLINE void decode_pair(const uint8_t *half_lanes, dg_dtype dtype, int64_t step,
     memcpy(out + step, &second, sizeof second);
 }
 
-INLINE void decode_panels(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32_t panels,
-                          int32_t lines, float *out)
+INLINE void decode_lines(const uint8_t *lines, int64_t stride, dg_dtype dtype, int32_t panels,
+                         int32_t quads, float *out)
 {
-    int64_t step = panels * DGI_PANEL; /* floats from one k to the next */
-    for (int32_t p = 0; p < panels; p++)
-        for (int32_t i = 0; i < lines; i++) {
-            const uint8_t *line = panel + p * stride + i * DGI_LINE_BYTES;
-            float *to = out + p * DGI_PANEL + i * DGI_QUAD * step;
+    const int64_t step = panels * DGI_PANEL; /* floats from one k to the next */
+    for (int32_t q = 0; q < quads; q++)
+        for (int32_t p = 0; p < panels; p++)
             FOR (v, PANEL_VECTORS) {
-                const uint8_t *lanes = line + v * VECTOR_FLOATS * DGI_QUAD;
-                decode_pair(lanes, dtype, step, to + v * VECTOR_FLOATS);
-                decode_pair(lanes + 8, dtype, step, to + v * VECTOR_FLOATS + 2 * step);
+                const uint8_t *lanes =
+                    lines + q * stride + p * DGI_LINE_BYTES + v * VECTOR_FLOATS * DGI_QUAD;
+                float *to = out + q * DGI_QUAD * step + p * DGI_PANEL + v * VECTOR_FLOATS;
+                decode_pair(lanes, dtype, step, to);
+                decode_pair(lanes + 8, dtype, step, to + 2 * step);
             }
-        }
 }
 
-static void decode_b(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32_t panels,
-                     int32_t lines, void *out)
+static void decode_b(const uint8_t *lines, int64_t stride, dg_dtype dtype, int32_t panels,
+                     int32_t quads, void *out)
 {
     if (dtype == DG_E4M3)
-        decode_panels(panel, stride, DG_E4M3, panels, lines, out);
+        decode_lines(lines, stride, DG_E4M3, panels, quads, out);
     else
-        decode_panels(panel, stride, DG_E5M2, panels, lines, out);
+        decode_lines(lines, stride, DG_E5M2, panels, quads, out);
 }
 
 /* ---- multiplying --------------------------------------------------------------------- */

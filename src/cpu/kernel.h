@@ -2,9 +2,11 @@
 /*
  * The contract between the driver (gemm.c) and the micro-kernels (gemm_<isa>.c).
  *
- * Packed weights, the same for every instruction set: a panel holds DGI_PANEL (16) rows of B, all
- * of K, contiguously. Each quad of K is one 64-byte line; element (n, k) of it is byte
- * 16 * (n / 4) + 8 * (k / 2) + 2 * (n % 4) + k % 2. Missing rows and elements are zero codes.
+ * Packed weights, the same for every instruction set: a panel holds DGI_PANEL (16) rows of B. Each
+ * quad of K of it is one 64-byte line; element (n, k) of that is byte
+ * 16 * (n / 4) + 8 * (k / 2) + 2 * (n % 4) + k % 2. Missing rows and elements are zero codes. The
+ * lines of DGI_STRIP panels take turns, so that a kernel that works on all of them reads one
+ * stream; see dgi_packed_offset().
  *
  * Decoded operands have elements of the kernel's own type (BF16 or FP32). Decoded A is rows,
  * contiguous along K. Decoded B has, for each step of K, one 64-byte vector for each panel of the
@@ -23,10 +25,9 @@ typedef struct dgi_cpu_tile {
     const dgi_k_segment *segment;
     const void *a; /* decoded rows, a_stride bytes apart */
     int64_t a_stride;
-    const void *b;    /* decoded panels; for `direct` packed ones, and: */
-    int64_t b_stride; /* bytes between panels                       */
-    int64_t b_ahead;  /* bytes to the line to fetch for later use   */
-    dg_dtype b_dtype;
+    const void *b;        /* decoded panels; for `direct` lines of packed ones, side by side */
+    int64_t b_stride;     /* packed only: bytes from the lines of one quad to the next's      */
+    dg_dtype b_dtype;     /* packed only                                                      */
     const float *scale_a; /* [segment][row], scale_a_stride floats between segments */
     int64_t scale_a_stride;
     const float *scale_b; /* [segment][panels * DGI_PANEL] */
@@ -49,12 +50,13 @@ typedef struct dgi_cpu_kernel {
     /* Decodes a row of A; the tail up to a whole quad becomes zero. */
     void (*decode_a)(const uint8_t *codes, dg_dtype dtype, int64_t count, void *out);
 
-    /* Packs up to 16 rows of B, `length` elements of each, into lines of one panel. */
-    void (*pack)(const uint8_t *codes, int64_t ld, int64_t rows, int64_t length, uint8_t *lines);
+    /* Packs up to 16 rows of B, `length` elements of each, into lines `stride` bytes apart. */
+    void (*pack)(const uint8_t *codes, int64_t ld, int64_t rows, int64_t length, uint8_t *lines,
+                 int64_t stride);
 
-    /* Decodes `lines` lines of each of `panels` panels, `stride` bytes apart. */
-    void (*decode_b)(const uint8_t *panel, int64_t stride, dg_dtype dtype, int32_t panels,
-                     int32_t lines, void *out);
+    /* Decodes `quads` lines of each of `panels` panels; a quad's lines lie side by side. */
+    void (*decode_b)(const uint8_t *lines, int64_t stride, dg_dtype dtype, int32_t panels,
+                     int32_t quads, void *out);
 
     /*
      * For each segment: a fresh sum of products in the order of K (padded to whole quads), then

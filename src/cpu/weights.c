@@ -9,14 +9,9 @@
 /* No scale changes along K because of A when weights are packed. */
 static const dg_scale no_scale = {.dtype = DG_NONE};
 
-static int64_t panel_bytes(const dg_matrix *b, const dg_scale *scale)
-{
-    return dgi_packed_lines(b->cols, scale) * DGI_LINE_BYTES;
-}
-
 static int64_t scales_offset(const dg_matrix *b, const dg_scale *scale)
 {
-    return dgi_ceil_div(b->rows, DGI_PANEL) * panel_bytes(b, scale);
+    return dgi_ceil_div(b->rows, DGI_PANEL) * dgi_packed_lines(b->cols, scale) * DGI_LINE_BYTES;
 }
 
 dg_status dgi_cpu_weights_bytes(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
@@ -53,18 +48,19 @@ dg_status dgi_cpu_weights_pack(dg_context *context, const dg_matrix *b, const dg
 {
     (void)stream;
     const dgi_cpu *cpu = context->state;
-    const int64_t bytes = panel_bytes(b, scale_b), panels = dgi_ceil_div(b->rows, DGI_PANEL);
+    const int64_t panels = dgi_ceil_div(b->rows, DGI_PANEL);
+    const int64_t lines = dgi_packed_lines(b->cols, scale_b);
 #pragma omp parallel for num_threads(cpu->threads)
     for (int64_t p = 0; p < panels; p++) {
         const uint8_t *codes = (const uint8_t *)b->data + p * DGI_PANEL * b->ld;
-        uint8_t *panel = (uint8_t *)weights->data + p * bytes;
         int64_t rows = b->rows - p * DGI_PANEL < DGI_PANEL ? b->rows - p * DGI_PANEL : DGI_PANEL;
         dgi_k_walk walk = dgi_k_begin(b->cols, &no_scale, scale_b);
         for (dgi_k_block block; dgi_k_next(&walk, &block);)
             for (int i = 0; i < block.count; i++) {
                 const dgi_k_segment *s = &block.segments[i];
+                int64_t stride, at = dgi_packed_offset(panels, lines, p, s->packed_line, &stride);
                 cpu->kernel->pack(codes + s->k, b->ld, rows, s->length,
-                                  panel + s->packed_line * DGI_LINE_BYTES);
+                                  (uint8_t *)weights->data + at, stride);
             }
     }
     dg_scale packed = dgi_cpu_packed_scale(weights);
@@ -72,12 +68,12 @@ dg_status dgi_cpu_weights_pack(dg_context *context, const dg_matrix *b, const dg
     return DG_OK;
 }
 
-void dgi_cpu_unpack(const uint8_t *lines, int64_t first, int64_t length, int64_t rows,
-                    uint8_t *codes, int64_t ld)
+void dgi_cpu_unpack(const uint8_t *lines, int64_t stride, int64_t first, int64_t length,
+                    int64_t rows, uint8_t *codes, int64_t ld)
 {
     for (int64_t i = 0; i < length; i++) {
         int64_t k = first + i;
-        const uint8_t *line = lines + k / DGI_QUAD * DGI_LINE_BYTES;
+        const uint8_t *line = lines + k / DGI_QUAD * stride;
         int64_t place = 8 * (k % DGI_QUAD / 2) + k % 2;
         for (int64_t n = 0; n < rows; n++)
             codes[n * ld + i] = line[16 * (n / 4) + 2 * (n % 4) + place];
@@ -89,17 +85,18 @@ dg_status dgi_cpu_weights_unpack(dg_context *context, const dg_weights *weights,
 {
     (void)stream;
     const dgi_cpu *cpu = context->state;
-    const int64_t bytes = panel_bytes(b, scale_b), panels = dgi_ceil_div(b->rows, DGI_PANEL);
+    const int64_t panels = dgi_ceil_div(b->rows, DGI_PANEL);
+    const int64_t lines = dgi_packed_lines(b->cols, scale_b);
 #pragma omp parallel for num_threads(cpu->threads)
     for (int64_t p = 0; p < panels; p++) {
         uint8_t *codes = (uint8_t *)b->data + p * DGI_PANEL * b->ld;
-        const uint8_t *panel = (const uint8_t *)weights->data + p * bytes;
         int64_t rows = b->rows - p * DGI_PANEL < DGI_PANEL ? b->rows - p * DGI_PANEL : DGI_PANEL;
         dgi_k_walk walk = dgi_k_begin(b->cols, &no_scale, scale_b);
         for (dgi_k_block block; dgi_k_next(&walk, &block);)
             for (int i = 0; i < block.count; i++) {
                 const dgi_k_segment *s = &block.segments[i];
-                dgi_cpu_unpack(panel + s->packed_line * DGI_LINE_BYTES, 0, s->length, rows,
+                int64_t stride, at = dgi_packed_offset(panels, lines, p, s->packed_line, &stride);
+                dgi_cpu_unpack((const uint8_t *)weights->data + at, stride, 0, s->length, rows,
                                codes + s->k, b->ld);
             }
     }
