@@ -33,6 +33,10 @@ foreach(source ${test_sources})
                        ENVIRONMENT "${test_environment}")
 endforeach()
 
+# This test lets the library's allocations fail.
+target_link_options(test_out_of_memory PRIVATE
+  LINKER:--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc)
+
 # A peer of the benchmark that a test opens at run time.
 add_library(fake_openblas MODULE tests/cli/fake_openblas.c)
 set_target_properties(fake_openblas PROPERTIES C_VISIBILITY_PRESET default)
