@@ -8,18 +8,18 @@
 #include <string.h>
 
 /*
- * OpenMP keeps a thread's helpers for its next call, but a child of fork() has none of them and
- * would wait for them for ever (GNU OpenMP does). So they are let go before a fork; the next call
- * starts them again.
+ * OpenMP keeps a thread's team for its next call, but a child of fork() has no such threads and
+ * would wait for them for ever (GNU OpenMP does). So the team is let go before a fork; the next
+ * call makes one again.
  */
-static void release_helpers(void)
+static void release_team(void)
 {
     omp_pause_resource_all(omp_pause_soft);
 }
 
 static void prepare_for_forks(void)
 {
-    pthread_atfork(release_helpers, NULL, NULL);
+    pthread_atfork(release_team, NULL, NULL);
 }
 
 static dg_status cpu_open(dg_context *context, const dg_context_options *options)
