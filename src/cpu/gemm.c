@@ -14,6 +14,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#define INLINE static inline __attribute__((always_inline))
+
 /* Byte offsets into the workspace, and within one thread's scratch memory. */
 typedef struct layout {
     size_t scale_a, threads, total;
@@ -93,20 +95,44 @@ static void decode_rows(const job *job, int64_t first, int64_t last)
 
 /* The scales of columns `first` to `last` of D at one column of the scale array. */
 static void spread_scales(const dg_scale *scale, int64_t first, int64_t last, int64_t column,
-                          float *out)
+                          float *restrict out)
 {
     const int64_t count = last - first, block = scale->block_rows == 0 ? last : scale->block_rows;
     int64_t row = dgi_scale_index(first, scale->block_rows, scale->row_phase);
-    if (block == 1 && scale->row_stride == 1 && scale->dtype == DG_F32) {
-        memcpy(out, (const float *)scale->data + row + column * scale->col_stride,
-               (size_t)count * sizeof *out);
+    if (block == 1 && scale->row_stride == 1) { /* as in packed weights */
+        const int64_t at = row + column * scale->col_stride;
+        if (scale->dtype == DG_F32)
+            memcpy(out, (const char *)scale->data + at * (int64_t)sizeof *out,
+                   (size_t)count * sizeof *out);
+        else
+            for (int64_t n = 0; n < count; n++)
+                out[n] = dgi_f32_from_ue8m0(((const uint8_t *)scale->data)[at + n]);
         return;
     }
     int64_t end = (row + 1) * block - scale->row_phase - first;
     for (int64_t n = 0; n < count; row++, end += block) {
-        float value = dgi_scale_at(scale, row, column);
-        for (; n < end && n < count; n++)
+        const float value = dgi_scale_at(scale, row, column);
+        const int64_t stop = end < count ? end : count;
+        for (; n < stop; n++)
             out[n] = value;
+    }
+}
+
+/*
+ * Prefetches what spread_scales() will read of a block if each row of B has scales of its own,
+ * which for small blocks are an eighth of all the bytes. Inlined by force like prefetch().
+ */
+INLINE void prefetch_scales(const dg_scale *scale, int64_t first, int64_t last,
+                            const dgi_k_block *block)
+{
+    const int64_t bytes = (int64_t)dg_dtype_bytes(scale->dtype);
+    if (scale->block_rows != 1 || scale->row_stride != 1)
+        return;
+    for (int i = 0; i < block->count; i++) {
+        const char *from = (const char *)scale->data +
+                           (first + block->segments[i].scale_b * scale->col_stride) * bytes;
+        for (int64_t byte = 0; byte < (last - first) * bytes; byte += DGI_LINE_BYTES)
+            __builtin_prefetch(from + byte);
     }
 }
 
@@ -147,8 +173,7 @@ static stripes stripes_of(const job *job, int64_t panel, int32_t panels, const d
  * Prefetches share `index` of `shares` of them. Inlined by force: gcc takes a function whose only
  * effect is a prefetch for one without effect, and drops its calls.
  */
-static inline __attribute__((always_inline)) void prefetch(const stripes *s, int64_t shares,
-                                                           int64_t index)
+INLINE void prefetch(const stripes *s, int64_t shares, int64_t index)
 {
     const int64_t end = dgi_share(s->count, shares, index + 1);
     for (int64_t i = dgi_share(s->count, shares, index); i < end; i++)
@@ -251,26 +276,27 @@ static void multiply_area(const job *job, const area *area, char *scratch)
 {
     const dgi_cpu_plan *plan = &job->plan;
     const int64_t columns = area->panels * DGI_PANEL, column = area->panel * DGI_PANEL;
+    const int64_t valid = plan->n - column < columns ? plan->n - column : columns;
     float *sums = (float *)(scratch + job->at.sums);
     const float *scale_a = job->scale_a;
 
     memset(sums, 0, (size_t)(area->rows * columns) * sizeof *sums);
     dgi_k_walk walk = dgi_k_begin(plan->k, &job->gemm->scale_a, &job->scale_b);
-    dgi_k_block start, pair[2], *block = &pair[0], *next = &pair[1];
+    dgi_k_block pair[2], *block = &pair[0], *next = &pair[1];
     bool more = dgi_k_next(&walk, block);
-    start = *block;
+    const stripes next_area =
+        more ? stripes_of(job, area->panel + area->panels, area->next_panels, block) : (stripes){0};
     while (more) {
         more = dgi_k_next(&walk, next);
-        stripes ahead =
-            more ? stripes_of(job, area->panel, area->panels, next)
-                 : stripes_of(job, area->panel + area->panels, area->next_panels, &start);
+        stripes ahead = more ? stripes_of(job, area->panel, area->panels, next) : next_area;
+        if (more)
+            prefetch_scales(&job->scale_b, column, column + valid, next);
         multiply_block(job, area, block, &ahead, scale_a, scratch);
         scale_a += block->count * job->rows;
         dgi_k_block *spare = block;
         block = next;
         next = spare;
     }
-    int64_t valid = plan->n - column < columns ? plan->n - column : columns;
     dgi_cpu_result result = {job->gemm, job->first_row + area->row, column, area->rows, valid, sums,
                              columns};
     job->kernel->finish(&result);
