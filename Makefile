@@ -26,18 +26,18 @@ bench: all ## time the CPU kernels against their floor, OpenBLAS and oneDNN
 	@LD_LIBRARY_PATH=.venv/lib $(BUILD)/deepgemm bench
 
 lint: all ## formatting, clang-tidy, shell scripts
-	@scripts/setup.sh lint
+	@scripts/setup.sh clang lint
 	@scripts/lint.sh $(BUILD)
 
 sanitize: ## all tests with address and undefined-behaviour checks, the library's with thread checks
-	@scripts/setup.sh build lint
+	@scripts/setup.sh build clang
 	@$(call build,$(BUILD)-asan,$(ASAN))
 	@scripts/test.sh $(BUILD)-asan all
 	@CC=clang; export CC; $(call build,$(BUILD)-tsan,$(TSAN))
 	@scripts/test.sh $(BUILD)-tsan library
 
 fuzz: ## fuzz every target for SECONDS=20 each
-	@scripts/setup.sh build fuzz
+	@scripts/setup.sh build clang
 	@CC=clang; export CC; $(call build,$(BUILD)-fuzz,$(ASAN) -DDEEPGEMM_FUZZ=ON \
 		-DDEEPGEMM_TESTS=OFF -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF)
 	@scripts/fuzz.sh $(BUILD)-fuzz $(SECONDS)

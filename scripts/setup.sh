@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Installs what a job needs: scripts/setup.sh build|lint|python... As root on Debian or Ubuntu it
-# installs the packages that are missing; otherwise it names them. Does nothing when all are there.
+# Installs what a job needs: scripts/setup.sh build|clang|lint|python... As root on Debian or Ubuntu
+# it installs the packages that are missing; otherwise it names them. Does nothing when all are there.
 set -eu
 
 missing=
@@ -23,16 +23,16 @@ for job in "$@"; do
         need libcjson-dev pkg-config --exists libcjson
         need libcmocka-dev pkg-config --exists cmocka
         ;;
-    lint)
+    clang) # for sanitizers and fuzzing
         need clang sh -c 'command -v clang'
+        need libomp-dev sh -c 'echo "#include <omp.h>" | clang -fopenmp -E -'
+        need libclang-rt-dev sh -c \
+            'echo "int main(void) { return 0; }" | clang -fsanitize=thread -x c - -o /dev/null'
+        ;;
+    lint)
         need clang-format sh -c 'command -v clang-format'
         need clang-tidy sh -c 'command -v clang-tidy'
-        need libomp-dev sh -c 'echo "#include <omp.h>" | clang -fopenmp -E -'
         need shellcheck sh -c 'command -v shellcheck'
-        ;;
-    fuzz)
-        need clang sh -c 'command -v clang'
-        need libomp-dev sh -c 'echo "#include <omp.h>" | clang -fopenmp -E -'
         ;;
     python)
         need python3-venv python3 -c 'import ensurepip, venv'
