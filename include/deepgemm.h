@@ -216,7 +216,8 @@ typedef struct dg_context_options {
 /**
  * Makes a context for a device. `options` may be NULL. Loading the library does no GPU work;
  * this call is what first touches a driver, and only for a CUDA device. Release it with
- * dg_destroy().
+ * dg_destroy(). A process may fork while no call is running; the child may go on using its CPU
+ * contexts.
  */
 DG_API dg_status dg_create(dg_context **context, dg_device device,
                            const dg_context_options *options);
