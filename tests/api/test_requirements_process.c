@@ -83,7 +83,8 @@ static void g29_compute_then_fork(void **state)
     rng r = rng_new(30);
     dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
     options.threads = 4;
-    dg_context *context = test_context(&options);
+    dg_context *context = NULL;
+    assert_ok(dg_create(&context, DG_CPU, &options));
     dg_gemm shape = gemm_of(recipe_named("block128"), 100, 200, 300, DG_F32);
     gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
     static float result[30 * 200];
