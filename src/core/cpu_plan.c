@@ -92,7 +92,7 @@ int64_t dgi_packed_offset(int64_t panels, int64_t lines, int64_t panel, int64_t 
 /* ---- M and N ------------------------------------------------------------------------- */
 
 enum {
-    DIRECT_ROWS = 8,           /* up to here decoding in registers, for each 4 rows anew, wins */
+    DIRECT_ROWS = 12,          /* up to here decoding in registers, for each 4 rows anew, wins */
     DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels, or 2 x 8, fill the registers              */
     DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                 */
     DECODE_FIRST = 1 << 15,    /* elements of A: decoding them costs less than a barrier       */
