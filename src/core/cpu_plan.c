@@ -125,7 +125,8 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
                                const dg_scale *scale_b, const dgi_cpu_tiling *tiling,
                                int32_t threads)
 {
-    dgi_cpu_plan plan = {.m = m, .n = n, .k = k, .element_bytes = tiling->element_bytes};
+    dgi_cpu_plan plan = {
+        .m = m, .n = n, .k = k, .threads = threads, .element_bytes = tiling->element_bytes};
     plan.panels = dgi_ceil_div(n, DGI_PANEL);
     dgi_k_walk walk = dgi_k_begin(k, scale_a, scale_b);
     for (dgi_k_block block; dgi_k_next(&walk, &block);)
@@ -133,8 +134,9 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
     plan.depth = walk.position;
 
     int64_t row_bytes = plan.depth * plan.element_bytes;
-    int64_t blocks = dgi_ceil_div(m * row_bytes, DECODED_A_BYTES);
-    plan.block_rows = dgi_ceil_div(m, blocks < 1 ? 1 : blocks > m ? m : blocks);
+    int64_t fitting = row_bytes == 0 ? m : DECODED_A_BYTES / row_bytes;
+    plan.most_rows = least(m, fitting < 1 ? 1 : fitting);
+    plan.block_rows = dgi_ceil_div(m, dgi_ceil_div(m, plan.most_rows));
 
     plan.decode_first = m * plan.depth <= DECODE_FIRST;
     plan.direct = tiling->has_direct && m <= DIRECT_ROWS;

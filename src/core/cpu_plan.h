@@ -88,7 +88,9 @@ typedef struct dgi_cpu_plan {
     int64_t m, n, k;
     int64_t panels;           /* of N                                                        */
     int64_t depth, segments;  /* of K, padded                                                */
-    int64_t block_rows;       /* rows of A that are decoded at a time                        */
+    int64_t most_rows;        /* of A that may be decoded at a time                          */
+    int64_t block_rows;       /* rows that are: M in even blocks                             */
+    int32_t threads;          /* at most                                                     */
     int32_t parts_m, parts_n; /* parts of a row block that threads compute independently     */
     int32_t tile_rows, tile_panels;
     int32_t element_bytes;

@@ -185,6 +185,30 @@ static void own_workspace(void **state)
     }
 }
 
+/* What was prepared for one M serves every smaller one. */
+static void workspace_grows_with_m(void **state)
+{
+    (void)state;
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.threads = 5;
+    dg_context *context = test_context(&options);
+    enum { LARGEST_M = 6000, N = 70, K = 4096 };
+    char *inputs = malloc((size_t)LARGEST_M * K), *d = malloc((size_t)LARGEST_M * N * 4);
+    size_t before = 0;
+    for (int64_t m = 1; m < LARGEST_M; m += 1 + m / 30) {
+        dg_gemm g = gemm_of(recipe_named("block128"), m, N, K, DG_F32);
+        g.a.data = g.b.data = g.scale_a.data = g.scale_b.data = inputs; /* never read */
+        g.d.data = d;
+        size_t bytes;
+        assert_ok(dg_gemm_workspace(context, &g, &bytes));
+        assert_true(bytes >= before);
+        before = bytes;
+    }
+    free(inputs);
+    free(d);
+    dg_destroy(context);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +216,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(caps_choose_rows),
         cmocka_unit_test(own_workspace),
         cmocka_unit_test(bad_choices_are_refused),
+        cmocka_unit_test(workspace_grows_with_m),
     };
     return test_run(argc, argv, tests);
 }

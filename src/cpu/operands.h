@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One GEMM at work on the CPU and what its micro-kernels read: A decoded, B packed, scales spread
+ * out, all fetched ahead of use. Called by the driver, gemm.c.
+ */
+#ifndef DGI_CPU_OPERANDS_H
+#define DGI_CPU_OPERANDS_H
+
+#include "cpu/kernel.h"
+
+/* Byte offsets into the workspace, and within one thread's scratch memory. */
+typedef struct dgi_cpu_layout {
+    size_t scale_a, threads, total;
+    size_t decoded, scale_b, sums, thread_bytes;
+} dgi_cpu_layout;
+
+typedef struct dgi_cpu_job {
+    const dg_gemm *gemm;
+    const dgi_cpu_kernel *kernel;
+    dgi_cpu_plan plan;
+    dgi_cpu_layout at;
+    /* B: packed panels of `lines` lines, or else rows `ldb` apart. */
+    const uint8_t *b;
+    bool packed;
+    int64_t lines, ldb;
+    dg_dtype b_dtype;
+    dg_scale scale_b;
+    /* The rows of A in work: decoded, block by block of K, and their scales [segment][row]. */
+    int64_t first_row, rows;
+    char *a;
+    float *scale_a;
+    char *threads; /* each thread's scratch memory */
+} dgi_cpu_job;
+
+/* Decodes rows `first` to `last` of the block of rows in work, and spreads their scales. */
+void dgi_cpu_decode_rows(const dgi_cpu_job *job, int64_t first, int64_t last);
+
+/* The scales of columns `first` to `last` of D at one column of the scale array. */
+void dgi_cpu_spread_scales(const dg_scale *scale, int64_t first, int64_t last, int64_t column,
+                           float *out);
+
+/*
+ * One block of K of `panels` panels as lines, a quad's side by side, *stride bytes apart: the
+ * packed weights themselves where their lines match the segments, otherwise packed into `lines`.
+ */
+const uint8_t *dgi_cpu_fetch(const dgi_cpu_job *job, int64_t panel, int32_t panels,
+                             const dgi_k_block *block, uint8_t *lines, int64_t *stride);
+
+/* The bytes of B behind one block of K of some panels: `count` stripes `stride` bytes apart. */
+typedef struct dgi_cpu_stripes {
+    const uint8_t *from;
+    int64_t stride, count, bytes;
+} dgi_cpu_stripes;
+
+dgi_cpu_stripes dgi_cpu_stripes_of(const dgi_cpu_job *job, int64_t panel, int32_t panels,
+                                   const dgi_k_block *block);
+
+/*
+ * Prefetch share `index` of `shares` of some stripes, and the scales of a block of K. They are not
+ * in the caller's file on purpose: gcc takes a function whose only effect is a prefetch for one
+ * without any, and where it sees the body it drops the calls.
+ */
+void dgi_cpu_prefetch(const dgi_cpu_stripes *stripes, int64_t shares, int64_t index);
+void dgi_cpu_prefetch_scales(const dg_scale *scale, int64_t first, int64_t last,
+                             const dgi_k_block *block);
+
+#endif
