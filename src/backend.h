@@ -54,6 +54,7 @@ typedef struct dgi_backend {
 } dgi_backend;
 
 extern const dgi_backend dgi_backend_cpu;
+extern const dgi_backend dgi_backend_cuda; /* only in builds with DGI_WITH_CUDA */
 
 struct dg_context {
     const dgi_backend *backend;

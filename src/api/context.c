@@ -22,10 +22,15 @@ static dg_status find_backend(dg_device device, const dgi_backend **backend)
     if (device < 0)
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "device is %d: give DG_CPU (-1) or a CUDA device ordinal", device);
+#ifdef DGI_WITH_CUDA
+    *backend = &dgi_backend_cuda;
+    return DG_OK;
+#else
     return dgi_fail(DG_UNSUPPORTED_DEVICE,
                     "device is %d, a CUDA device, but this library was built without CUDA: rebuild "
                     "it where nvcc is installed, or use DG_CPU (-1)",
                     device);
+#endif
 }
 
 dg_status dg_create(dg_context **context, dg_device device, const dg_context_options *options)

@@ -8,6 +8,12 @@
     {name, #backend, #architecture, tile_m, tile_n, tile_k},
 static const dg_kernel_info kernels[] = {
 #include "core/kernels.def"
+#ifdef DGI_WITH_CUDA
+#define DGI_SM90(name, a, b, tile_m, tile_n, ...)                                                  \
+    DGI_KERNEL(cuda, sm_90a, #name, tile_m, tile_n, 128)
+#include "core/kernels_sm90.def"
+#undef DGI_SM90
+#endif
 };
 #undef DGI_KERNEL
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+# The CUDA backend: its C sources, and one cubin for each row of the kernel table. Sets cuda_sources
+# and DEEPGEMM_CUDA_INCLUDE; without nvcc cuda_sources stays empty.
+find_program(DEEPGEMM_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+             PATH_SUFFIXES bin)
+if(NOT DEEPGEMM_NVCC)
+  message(STATUS "nvcc was not found: this build is for the CPU only")
+  return()
+endif()
+get_filename_component(nvcc_folder ${DEEPGEMM_NVCC} REALPATH)
+get_filename_component(nvcc_folder ${nvcc_folder} DIRECTORY)
+find_path(DEEPGEMM_CUDA_INCLUDE cuda.h HINTS ${nvcc_folder}/../include REQUIRED)
+
+set(table ${PROJECT_SOURCE_DIR}/src/core/kernels_sm90.def)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+file(STRINGS ${table} rows REGEX "^DGI_SM90\\(")
+file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
+set(gemm_dense ${PROJECT_SOURCE_DIR}/src/cuda/device/gemm_dense.cu)
+set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
+file(MAKE_DIRECTORY ${cubin_folder})
+# A kernel that spills registers or uses local memory does not build.
+set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a
+    -Xptxas -warn-spills,-warn-lmem-usage,-Werror)
+set(columns KERNEL A B TILE_M TILE_N GROUPS CLUSTER STAGES PANELS PROMOTE_K SPAN)
+foreach(row ${rows})
+  string(REGEX REPLACE "^DGI_SM90\\((.*)\\).*$" "\\1" values "${row}")
+  string(REGEX REPLACE ", *" ";" values "${values}")
+  set(definitions "")
+  foreach(column value IN ZIP_LISTS columns values)
+    if(column MATCHES "^[AB]$")
+      string(TOLOWER ${value} value)
+      list(APPEND definitions "-DDGI_${column}_TYPE=\"${value}\"")
+    elseif(column)
+      list(APPEND definitions "-DDGI_${column}=${value}")
+    endif()
+  endforeach()
+  list(GET values 0 kernel)
+  set(cubin ${cubin_folder}/${kernel}.cubin)
+  add_custom_command(
+    OUTPUT ${cubin}
+    COMMAND ${compile_cubin} ${definitions} ${gemm_dense} -o ${cubin}
+    DEPENDS ${gemm_dense} ${device_headers} ${PROJECT_SOURCE_DIR}/src/core/tile_order.h
+    COMMENT "nvcc ${kernel}" VERBATIM)
+  list(APPEND cubins ${cubin})
+endforeach()
+
+# The small kernels: one in each other .cu file.
+file(GLOB small_kernels CONFIGURE_DEPENDS src/cuda/device/*.cu)
+list(FILTER small_kernels EXCLUDE REGEX "gemm_")
+foreach(source ${small_kernels})
+  get_filename_component(kernel ${source} NAME_WE)
+  set(cubin ${cubin_folder}/${kernel}.cubin)
+  add_custom_command(OUTPUT ${cubin} COMMAND ${compile_cubin} ${source} -o ${cubin}
+                     DEPENDS ${source} ${device_headers} COMMENT "nvcc ${kernel}" VERBATIM)
+  list(APPEND cubins ${cubin})
+endforeach()
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.c)
+set_source_files_properties(src/cuda/modules.c PROPERTIES OBJECT_DEPENDS "${cubins}"
+                            COMPILE_DEFINITIONS "DGI_CUBIN_DIR=\"${cubin_folder}\"")
+
+# The GPU benchmark. It sees only the public header, and opens the driver and cuBLASLt at run time.
+function(add_cuda_benchmark)
+  file(GLOB bench_sources CONFIGURE_DEPENDS bench/gpu/*.c)
+  add_executable(bench_gpu ${bench_sources})
+  target_include_directories(bench_gpu PRIVATE bench/gpu ${DEEPGEMM_CUDA_INCLUDE})
+  target_link_libraries(bench_gpu PRIVATE deepgemm_static dl m)
+endfunction()

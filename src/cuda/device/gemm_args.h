@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the host hands to a dense GEMM kernel, by value. The host side (src/cuda/gemm.c) and the
+ * kernels (gemm_dense.cu) both compile this.
+ */
+#ifndef DGI_GEMM_ARGS_H
+#define DGI_GEMM_ARGS_H
+
+#include "device_types.h"
+#include "gemm_layout.h"
+
+#include <cuda.h>
+
+/* A row-major matrix of any type; DGI_DEVICE_NONE when absent. */
+typedef struct dgi_device_matrix {
+    void *data;
+    int64_t ld;
+    int32_t dtype;
+} dgi_device_matrix;
+
+typedef struct dgi_gemm_args {
+    CUtensorMap a_map, b_map; /* boxes of one stage; unused when k is 0       */
+    CUtensorMap d_map;        /* boxes of 64 x 64; only when copy_out is set  */
+    dgi_device_matrix c, d, bias;
+    dgi_device_scale scale_a, scale_b, scale_d;
+    int32_t m, n, k;
+    int32_t tile_rows, tile_cols; /* D in tiles; a cluster's tiles count as one */
+    int32_t band;                 /* see tile_order.h                            */
+    float alpha, beta;
+    int32_t copy_out; /* D has 16-bit elements and the copy engine can write it  */
+} dgi_gemm_args;
+
+#endif

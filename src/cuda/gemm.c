@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/* The dense GEMM on Hopper, host side: plan, tensor maps, launch. */
+#include "cuda/context.h"
+
+#include "core/formats.h"
+#include "cuda/device/gemm_args.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+_Static_assert((int)DGI_DEVICE_BF16 == (int)DG_BF16 && (int)DGI_DEVICE_UE8M0 == (int)DG_UE8M0,
+               "device code numbers the types like the public header");
+
+/* The copy engine needs addresses and row pitches that are multiples of 16 bytes. */
+static bool can_copy(const dg_matrix *matrix)
+{
+    size_t pitch = (size_t)matrix->ld * dg_dtype_bytes(matrix->dtype);
+    return (uintptr_t)matrix->data % 16 == 0 && (matrix->rows <= 1 || pitch % 16 == 0);
+}
+
+/* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
+static dg_status encode(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
+                        CUtensorMap *map)
+{
+    const size_t element = dg_dtype_bytes(matrix->dtype);
+    const CUtensorMapDataType type = element == 1               ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : matrix->dtype == DG_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    /* A single row may come with any ld: its pitch is never used, but must be a valid one. */
+    const cuuint64_t row_bytes = ((cuuint64_t)matrix->cols * element + 15) / 16 * 16;
+    const cuuint64_t pitch = matrix->rows > 1 ? (cuuint64_t)matrix->ld * element : row_bytes;
+    const cuuint64_t sizes[2] = {(cuuint64_t)matrix->cols, (cuuint64_t)matrix->rows};
+    const cuuint32_t box[2] = {(cuuint32_t)(128 / element), box_rows}, steps[2] = {1, 1};
+    CUresult result = cuda->driver.cuTensorMapEncodeTiled(
+        map, type, 2, matrix->data, sizes, &pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return dgi_driver_check(&cuda->driver, result, "describing a matrix to the copy engine");
+}
+
+static dgi_device_matrix device_matrix(const dg_matrix *matrix)
+{
+    return (dgi_device_matrix){matrix->data, matrix->ld, matrix->dtype};
+}
+
+static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_plan *plan,
+                           dgi_gemm_args *args)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
+    const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
+    *args = (dgi_gemm_args){
+        .c = device_matrix(&gemm->c),
+        .d = device_matrix(&gemm->d),
+        .bias = device_matrix(&gemm->bias),
+        .scale_a = dgi_device_scale_of(&gemm->scale_a, unit),
+        .scale_b = dgi_device_scale_of(&gemm->scale_b, unit),
+        .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
+        .m = (int32_t)gemm->d.rows,
+        .n = (int32_t)gemm->d.cols,
+        .k = (int32_t)gemm->a.cols,
+        .tile_rows = plan->tile_rows,
+        .tile_cols = plan->tile_cols,
+        .band = plan->band,
+        .alpha = gemm->alpha,
+        .beta = gemm->beta,
+        /* The copy engine writes whole 16 bytes, also where a row ends. */
+        .copy_out =
+            dg_dtype_bytes(gemm->d.dtype) == 2 && can_copy(&gemm->d) && gemm->d.cols % 8 == 0,
+    };
+    if (args->copy_out)
+        DGI_TRY(encode(cuda, &gemm->d, 64, &args->d_map));
+    if (args->k == 0)
+        return DG_OK; /* A and B are empty and have no address */
+    DGI_TRY(encode(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster), &args->a_map));
+    return encode(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
+}
+
+static dg_status launch(dgi_cuda *cuda, CUfunction function, const dgi_sm90_plan *plan,
+                        dgi_gemm_args *args, CUstream stream)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    cluster.value.clusterDim.x = (unsigned)kernel->cluster;
+    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)plan->ctas,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = (unsigned)(kernel->groups + 1) * 128,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
+                                                     kernel->panels, kernel->stages,
+                                                     kernel->promote_k, kernel->span),
+        .hStream = stream,
+        .attrs = &cluster,
+        .numAttrs = 1,
+    };
+    void *parameters[] = {args};
+    return dgi_driver_check(&cuda->driver,
+                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
+                            kernel->name);
+}
+
+/* ---- operands that the copy engine cannot address ------------------------------------ */
+
+static int64_t aligned_pitch(const dg_matrix *matrix)
+{
+    return (matrix->cols + 15) / 16 * 16;
+}
+
+/* Bytes of a copy of the operand with aligned rows; 0 when it needs none. */
+static size_t realigned_bytes(const dg_matrix *matrix)
+{
+    if (matrix->cols == 0 || can_copy(matrix))
+        return 0;
+    return ((size_t)matrix->rows * (size_t)aligned_pitch(matrix) + 255) / 256 * 256;
+}
+
+/* Copies the operand to *scratch when it needs that, and moves *scratch behind the copy. */
+static dg_status realign(dgi_cuda *cuda, dg_matrix *matrix, char **scratch, CUstream stream)
+{
+    const size_t bytes = realigned_bytes(matrix);
+    if (bytes == 0)
+        return DG_OK;
+    dgi_realign_args args = {
+        .source = matrix->data,
+        .target = (uint8_t *)*scratch,
+        .rows = matrix->rows,
+        .row_bytes = matrix->cols,
+        .source_pitch = matrix->ld,
+        .target_pitch = aligned_pitch(matrix),
+    };
+    DGI_TRY(dgi_cuda_launch_small(cuda, DGI_SMALL_realign, &args,
+                                  args.rows * (args.target_pitch / 16), stream));
+    matrix->data = *scratch;
+    matrix->ld = args.target_pitch;
+    *scratch += bytes;
+    return DG_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------- */
+
+/* A pointer of another device or of the host would fault in the kernel, so it is refused here. */
+static dg_status check_device(dgi_cuda *cuda, const void *data, const char *name)
+{
+    if (data == NULL)
+        return DG_OK;
+    int ordinal = -1;
+    CUresult result = cuda->driver.cuPointerGetAttribute(
+        &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
+    if (result == CUDA_SUCCESS && ordinal == cuda->device)
+        return DG_OK;
+    if (result != CUDA_SUCCESS)
+        return dgi_fail(DG_DEVICE_MISMATCH, "%s at %p is not memory of CUDA device %d", name, data,
+                        cuda->device);
+    return dgi_fail(DG_DEVICE_MISMATCH,
+                    "%s at %p is memory of CUDA device %d, the context is for device %d", name,
+                    data, ordinal, cuda->device);
+}
+
+static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
+{
+    const bool empty = gemm->a.cols == 0; /* then A, B and perhaps their scales have no memory */
+    const struct {
+        const void *data;
+        const char *name;
+    } operands[] = {
+        {gemm->d.data, "d"},
+        {empty ? NULL : gemm->a.data, "a"},
+        {empty ? NULL : gemm->b.data, "b"},
+        {empty ? NULL : gemm->scale_a.data, "scale_a"},
+        {empty ? NULL : gemm->scale_b.data, "scale_b"},
+    };
+    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+        DGI_TRY(check_device(cuda, operands[i].data, operands[i].name));
+    return DG_OK;
+}
+
+/* With `scratch` for the copies of operands that need one. */
+static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, char *scratch, CUstream stream)
+{
+    dg_gemm aligned = *gemm;
+    dgi_sm90_plan plan;
+    CUfunction function;
+    dgi_gemm_args args;
+    DGI_TRY(dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &plan));
+    DGI_TRY(dgi_cuda_kernel(cuda, plan.kernel, stream, &function));
+    DGI_TRY(realign(cuda, &aligned.a, &scratch, stream));
+    DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
+    DGI_TRY(fill_args(cuda, &aligned, &plan, &args));
+    return launch(cuda, function, &plan, &args, stream);
+}
+
+/*
+ * Scratch memory is the caller's, or else comes from the driver's pool in stream order: calls on
+ * different streams cannot meet in it, and a captured call gets its own.
+ */
+static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
+{
+    const size_t bytes = realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b);
+    DGI_TRY(check_devices(cuda, gemm));
+    if (bytes == 0 || gemm->workspace != NULL)
+        return run_with(cuda, gemm, gemm->workspace, stream);
+    CUdeviceptr memory;
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAllocAsync(&memory, bytes, stream),
+                             "allocating scratch memory"));
+    dg_status status = run_with(cuda, gemm, (char *)(uintptr_t)memory, stream);
+    CUresult result = cuda->driver.cuMemFreeAsync(memory, stream);
+    return status != DG_OK ? status
+                           : dgi_driver_check(&cuda->driver, result, "releasing scratch memory");
+}
+
+dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
+{
+    dgi_cuda *cuda = context->state;
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, run(cuda, gemm, stream));
+}
+
+dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
+{
+    (void)context;
+    *bytes = realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b);
+    return DG_OK;
+}
+
+dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
+{
+    dgi_cuda *cuda = context->state;
+    dgi_sm90_plan plan;
+    CUfunction function;
+    DGI_TRY(dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &plan));
+    DGI_TRY(dgi_cuda_enter(cuda));
+    dg_status status = dgi_cuda_kernel(cuda, plan.kernel, NULL, &function);
+    if (status == DG_OK && realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b) > 0)
+        status = dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
+    return dgi_cuda_leave(cuda, status);
+}
+
+/* ---- explain ------------------------------------------------------------------------- */
+
+/* Appends to `text` of `capacity` bytes; *length counts what a large enough one would hold. */
+__attribute__((format(printf, 4, 5))) static void append(char *text, size_t capacity,
+                                                         size_t *length, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t room = *length < capacity ? capacity - *length : 0;
+    *length += (size_t)vsnprintf(room > 0 ? text + *length : NULL, room, format, arguments);
+    va_end(arguments);
+}
+
+dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
+                                size_t *text_bytes)
+{
+    dgi_cuda *cuda = context->state;
+    dgi_sm90_plan plan, best;
+    size_t length = 0;
+    bool chosen = dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &best) == DG_OK;
+    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
+        if (dgi_sm90_plan_with(gemm, cuda->units, i, &plan) != DG_OK)
+            append(text, *text_bytes, &length, "refused: %s\n", dg_last_error());
+        else
+            append(text, *text_bytes, &length, "%s: %s, predicted %.0f cycles\n",
+                   chosen && best.kernel == i ? "chosen" : "possible", dgi_sm90_kernels[i].name,
+                   plan.cycles);
+    }
+    *text_bytes = length + 1;
+    return DG_OK;
+}

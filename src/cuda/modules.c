@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The kernels' machine code: cubins that the build compiled, embedded here, and loaded into a
+ * context when they are first used.
+ */
+#include "cuda/context.h"
+
+#include "cuda/device/gemm_args.h"
+
+/* DGI_CUBIN_DIR is where the build put them, set by the build. */
+#define EMBED(kernel)                                                                              \
+    __asm__(".pushsection .rodata\n"                                                               \
+            ".balign 64\n"                                                                         \
+            ".hidden dgi_cubin_" #kernel "\n"                                                      \
+            ".global dgi_cubin_" #kernel "\n"                                                      \
+            "dgi_cubin_" #kernel ":\n"                                                             \
+            ".incbin \"" DGI_CUBIN_DIR "/" #kernel ".cubin\"\n"                                    \
+            ".popsection\n");                                                                      \
+    extern const unsigned char dgi_cubin_##kernel[];
+
+#define DGI_SM90(kernel, ...) EMBED(kernel)
+#include "core/kernels_sm90.def"
+#undef DGI_SM90
+DGI_SMALL_KERNELS(EMBED)
+
+static const unsigned char *const gemm_cubins[] = {
+#define DGI_SM90(kernel, ...) dgi_cubin_##kernel,
+#include "core/kernels_sm90.def"
+#undef DGI_SM90
+};
+#define CUBIN(kernel) dgi_cubin_##kernel,
+#define NAME(kernel)  #kernel,
+static const unsigned char *const small_cubins[] = {DGI_SMALL_KERNELS(CUBIN)};
+static const char *const small_names[] = {DGI_SMALL_KERNELS(NAME)};
+
+static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned char *cubin,
+                      const char *name, int shared_bytes)
+{
+    dgi_loaded_kernel loaded;
+    CUresult result = cuda->driver.cuModuleLoadData(&loaded.module, cubin);
+    DGI_TRY(dgi_driver_check(&cuda->driver, result, name));
+    result = cuda->driver.cuModuleGetFunction(&loaded.function, loaded.module, name);
+    if (result == CUDA_SUCCESS && shared_bytes > 0)
+        result = cuda->driver.cuFuncSetAttribute(
+            loaded.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes);
+    if (result != CUDA_SUCCESS) {
+        cuda->driver.cuModuleUnload(loaded.module);
+        return dgi_driver_check(&cuda->driver, result, name);
+    }
+    *kernel = loaded;
+    return DG_OK;
+}
+
+/* Loads the kernel unless it is loaded already. */
+static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned char *cubin,
+                      const char *name, int shared_bytes, CUstream stream, CUfunction *function)
+{
+    dg_status status = DG_OK;
+    pthread_mutex_lock(&cuda->lock);
+    if (kernel->function == NULL) {
+        CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        CUresult result = cuda->driver.cuStreamIsCapturing(stream, &capture);
+        status = dgi_driver_check(&cuda->driver, result, "asking whether the stream is captured");
+        if (status == DG_OK && capture != CU_STREAM_CAPTURE_STATUS_NONE)
+            status = dgi_fail(DG_NOT_PREPARED,
+                              "%s is not loaded, and cannot be while the stream is captured: call "
+                              "dg_gemm_prepare(), or make the call once, before the capture",
+                              name);
+        if (status == DG_OK)
+            status = load(cuda, kernel, cubin, name, shared_bytes);
+    }
+    *function = kernel->function;
+    pthread_mutex_unlock(&cuda->lock);
+    return status;
+}
+
+dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
+{
+    const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
+    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->panels, row->stages,
+                                 row->promote_k, row->span);
+    return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name, bytes, stream,
+                function);
+}
+
+dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
+                                CUfunction *function)
+{
+    return find(cuda, &cuda->small[kernel], small_cubins[kernel], small_names[kernel], 0, stream,
+                function);
+}
+
+dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t items,
+                                CUstream stream)
+{
+    const int64_t most = (int64_t)cuda->units * 16; /* blocks; a kernel loops over what is left */
+    const int64_t blocks = (items + DGI_SMALL_THREADS - 1) / DGI_SMALL_THREADS;
+    CUfunction function;
+    DGI_TRY(dgi_cuda_small_kernel(cuda, kernel, stream, &function));
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)(blocks < most ? blocks : most),
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = DGI_SMALL_THREADS,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+    };
+    void *parameters[] = {args};
+    return dgi_driver_check(&cuda->driver,
+                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
+                            small_names[kernel]);
+}
+
+void dgi_cuda_unload(dgi_cuda *cuda)
+{
+    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++)
+        if (cuda->kernels[i].function != NULL)
+            cuda->driver.cuModuleUnload(cuda->kernels[i].module);
+    for (int i = 0; i < DGI_SMALL_COUNT; i++)
+        if (cuda->small[i].function != NULL)
+            cuda->driver.cuModuleUnload(cuda->small[i].module);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* The planner for Hopper and its kernel table: everything about GPU kernels that needs no GPU. */
+#include "core/plan_sm90.h"
+#include "core/tile_order.h"
+#include "cuda/device/gemm_layout.h"
+#include "gemm_case.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNITS = 132 };
+
+static void every_tile_once(void **state)
+{
+    (void)state;
+    rng r = rng_new(1);
+    for (int round = 0; round < 200; round++) {
+        int32_t rows = (int32_t)rng_range(&r, 1, 40), cols = (int32_t)rng_range(&r, 1, 40);
+        int32_t band = (int32_t)rng_range(&r, 1, 50);
+        char *seen = calloc((size_t)(rows * cols), 1);
+        for (int32_t i = 0; i < rows * cols; i++) {
+            dgi_tile tile = dgi_tile_at(i, rows, cols, band);
+            assert_in_range(tile.row, 0, rows - 1);
+            assert_in_range(tile.col, 0, cols - 1);
+            assert_int_equal(seen[tile.row * cols + tile.col]++, 0);
+        }
+        free(seen);
+    }
+}
+
+/* Names spell what a kernel is; its shared memory fits; its constants go together. */
+static void kernel_table(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
+        const dgi_sm90_kernel *k = &dgi_sm90_kernels[i];
+        char begin[64], end[64];
+        snprintf(begin, sizeof begin, "gemm_%s_%s_", dg_dtype_name(k->a), dg_dtype_name(k->b));
+        snprintf(end, sizeof end, "_%dx%d__sm90a", k->tile_m, k->tile_n);
+        assert_int_equal(strncmp(k->name, begin, strlen(begin)), 0);
+        assert_string_equal(k->name + strlen(k->name) - strlen(end), end);
+        assert_int_equal(dgi_sm90_find(k->name), i);
+        assert_true(DGI_SHARED_BYTES(k->tile_m, k->tile_n, k->groups, k->panels, k->stages,
+                                     k->promote_k, k->span) <= DGI_SHARED_LIMIT);
+        assert_int_equal(k->tile_m % (64 * k->groups), 0);
+        assert_true(k->span == 0 || (k->promote_k > 0 && k->tile_n % k->span == 0));
+        assert_true(k->stages >= 2 && k->cycles > 0);
+    }
+    assert_int_equal(dgi_sm90_find("gemm_of_nobody"), -1);
+}
+
+/* The plan covers D with whole tiles, fits the GPU, and no other kernel is predicted faster. */
+static void plans_of_random_problems(void **state)
+{
+    (void)state;
+    rng r = rng_new(2);
+    int planned = 0;
+    for (int round = 0; round < 2000; round++) {
+        dg_gemm g = gemm_random(&r, 3000);
+        if (g.d.rows == 0 || g.d.cols == 0)
+            continue;
+        g.accumulation = rng_chance(&r, 0.5) ? DG_ACCUMULATE_FAST : DG_ACCUMULATE_PRECISE;
+        dgi_sm90_plan plan, other;
+        dg_status status = dgi_sm90_choose(&g, UNITS, NULL, &plan);
+        if (status != DG_OK)
+            assert_int_equal(status, DG_UNSUPPORTED_SCALE);
+        for (int32_t i = 0; i < dgi_sm90_kernel_count; i++)
+            if (dgi_sm90_plan_with(&g, UNITS, i, &other) == DG_OK) {
+                assert_int_equal(status, DG_OK);
+                assert_true(plan.cycles <= other.cycles);
+            }
+        if (status != DG_OK)
+            continue;
+        planned++;
+        const dgi_sm90_kernel *k = &dgi_sm90_kernels[plan.kernel];
+        int64_t rows = (int64_t)plan.tile_rows * k->tile_m;
+        int64_t cols = (int64_t)plan.tile_cols * k->tile_n * k->cluster;
+        assert_true(rows >= g.d.rows && rows - g.d.rows < k->tile_m);
+        assert_true(cols >= g.d.cols && cols - g.d.cols < k->tile_n * k->cluster);
+        assert_true(plan.ctas > 0 && plan.ctas <= UNITS && plan.ctas % k->cluster == 0);
+        assert_in_range(plan.band, 1, plan.tile_rows);
+        assert_true(k->a == g.a.dtype && k->b == g.b.dtype);
+        assert_true(k->promote_k > 0 || g.accumulation == DG_ACCUMULATE_FAST);
+    }
+    assert_true(planned > 100);
+}
+
+/* Every recipe of the design has a kernel, whatever the mix of operand types. */
+static void every_recipe_runs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < recipe_count; i++)
+        for (int mix = 0; mix < 4; mix++) {
+            dg_gemm g = gemm_of(&recipes[i], 2048, 4096, 7168, DG_BF16);
+            g.a.dtype = mix & 1 ? DG_E5M2 : DG_E4M3;
+            g.b.dtype = mix & 2 ? DG_E5M2 : DG_E4M3;
+            dgi_sm90_plan plan;
+            assert_ok(dgi_sm90_choose(&g, UNITS, NULL, &plan));
+        }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    dgi_sm90_plan plan;
+    dg_gemm g = gemm_of(recipe_named("block128"), 256, 256, 512, DG_BF16);
+    assert_refused(dgi_sm90_choose(&g, UNITS, "gemm_of_nobody", &plan), DG_NOT_FOUND,
+                   "gemm_of_nobody");
+    g.scale_a = scale_of(DG_F32, 256, 512, 1, 48, 0, 0);
+    assert_refused(dgi_sm90_choose(&g, UNITS, NULL, &plan), DG_UNSUPPORTED_SCALE, "(1,48)");
+    g = gemm_of(recipe_named("tensor"), (int64_t)1 << 31, 16, 16, DG_BF16);
+    assert_refused(dgi_sm90_choose(&g, UNITS, NULL, &plan), DG_UNSUPPORTED_SHAPE, "2147483648");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tile_once),
+        cmocka_unit_test(kernel_table),
+        cmocka_unit_test(plans_of_random_problems),
+        cmocka_unit_test(every_recipe_runs),
+        cmocka_unit_test(refusals),
+    };
+    return test_run(argc, argv, tests);
+}
