@@ -5,7 +5,9 @@
  * compiled for its instruction set; the compiler turns the loops into vector code, and since every
  * element goes through the same operations in FP32, the bits are the same everywhere.
  *
- * Parameter: ROW_KERNELS, the name of the table to define.
+ * Parameters: ROW_KERNELS, the name of the table to define, and optionally
+ * ENCODE_BF16(input, codes, code_dtype, count, multipliers, overflow), which encodes BF16 elements
+ * with a multiplier for each two and returns how many of them (an even number) it did.
  *
  * Types are constants at each place where a loop is expanded: the functions with a `dg_dtype`
  * argument are inlined into the switches at the end.
@@ -150,6 +152,13 @@ INLINE void encode_of(const void *restrict input, dg_dtype dtype, uint8_t *restr
                       dg_dtype code_dtype, int64_t count, const float *restrict multipliers,
                       int unit, dg_overflow overflow)
 {
+#ifdef ENCODE_BF16
+    if (dtype == DG_BF16 && unit == 2) {
+        int64_t done = ENCODE_BF16(input, codes, code_dtype, count, multipliers, overflow);
+        input = element(input, dtype, done);
+        codes += done, count -= done, multipliers += done / 2;
+    }
+#endif
     int64_t pairs = dtype == DG_F32 ? 0 : count / 2;
     if (unit == 2) {
         encode_pairs(input, dtype, codes, code_dtype, pairs, multipliers, 2, overflow);
