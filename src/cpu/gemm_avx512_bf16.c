@@ -101,14 +101,9 @@ static void decode_b(const uint8_t *lines, int64_t stride, dg_dtype dtype, int32
 
 /* ---- multiplying --------------------------------------------------------------------- */
 
-/*
- * One VDPBF16PS. As an intrinsic, gcc 12 copies the accumulator around it and spills; in this form
- * it allocates all 24 accumulators to registers.
- */
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i b)
 {
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
 INLINE __m512i broadcast_pair(const char *a)
