@@ -134,7 +134,7 @@ INLINE void tile_of(const dgi_cpu_tile *t, const int rows, const int panels)
 
 INLINE void tile_rows(const dgi_cpu_tile *t, const int rows)
 {
-    if (rows > TILE_ROWS)
+    if (rows > TILE_ROWS) /* never called: keeps the variant out of the code */
         return;
     if (TILE_PANELS == 2 && t->panels == 2)
         tile_of(t, rows, TILE_PANELS);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 60, LARGEST = 300 };
+enum { CASES = 50, LARGEST = 300 };
 
 /* A context that uses the CPU's table row `index`; NULL when it cannot; false after the last. */
 static bool context_of_row(int32_t index, dg_kernel_info *info, dg_context **context)
