@@ -95,6 +95,7 @@ enum {
     DIRECT_ROWS = 12,          /* up to here decoding in registers, for each 4 rows anew, wins */
     DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels, or 2 x 8, fill the registers              */
     DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                 */
+    MOST_ROWS = 1024,          /* of decoded A: a thread's sums for them take 256 KB of L2     */
     DECODE_FIRST = 1 << 15,    /* elements of A: decoding them costs less than a barrier       */
     THREAD_WORK = 1 << 16      /* weight bytes that repay starting a thread                  */
 };
@@ -135,7 +136,7 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
 
     int64_t row_bytes = plan.depth * plan.element_bytes;
     int64_t fitting = row_bytes == 0 ? m : DECODED_A_BYTES / row_bytes;
-    plan.most_rows = least(m, fitting < 1 ? 1 : fitting);
+    plan.most_rows = least(least(m, MOST_ROWS), fitting < 1 ? 1 : fitting);
     plan.block_rows = dgi_ceil_div(m, dgi_ceil_div(m, plan.most_rows));
 
     plan.decode_first = m * plan.depth <= DECODE_FIRST;
