@@ -93,8 +93,8 @@ int64_t dgi_packed_offset(int64_t panels, int64_t lines, int64_t panel, int64_t 
 
 enum {
     DIRECT_ROWS = 12,          /* up to here decoding in registers, for each 4 rows anew, wins */
-    DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels, or 2 x 8, fill the registers              */
-    DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                 */
+    DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels and the look-up tables fill the registers  */
+    DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                   */
     MOST_ROWS = 1024,          /* of decoded A: a thread's sums for them take 256 KB of L2     */
     DECODE_FIRST = 1 << 15,    /* elements of A: decoding them costs less than a barrier       */
     THREAD_WORK = 1 << 16      /* weight bytes that repay starting a thread                  */
