@@ -8,10 +8,15 @@
 
 /* ---- conversions --------------------------------------------------------------------- */
 
+/* Bytes of an element, worked out once a result: a call for each vector would cost as much as it.
+ */
+typedef struct element_bytes {
+    size_t c, bias, d;
+} element_bytes;
+
 /* A vector from element `first` on of which the first `count` are read. */
-INLINE vector widen(const dg_matrix *matrix, int64_t first, const int count)
+INLINE vector widen(const dg_matrix *matrix, size_t bytes, int64_t first, const int count)
 {
-    const size_t bytes = dg_dtype_bytes(matrix->dtype);
     const char *from = (const char *)matrix->data + first * (int64_t)bytes;
     float buffer[VECTOR_FLOATS] = {0};
     if (count < VECTOR_FLOATS)
@@ -56,9 +61,9 @@ INLINE void narrow_fp8(vector value, void *to, int mantissa, int bias, uint32_t 
 }
 
 /* Stores the first `count` elements of a vector from element `first` on. */
-INLINE void store(const dg_matrix *matrix, int64_t first, const int count, vector value)
+INLINE void store(const dg_matrix *matrix, size_t bytes, int64_t first, const int count,
+                  vector value)
 {
-    const size_t bytes = dg_dtype_bytes(matrix->dtype);
     char *to = (char *)matrix->data + first * (int64_t)bytes;
     float buffer[VECTOR_FLOATS];
     void *whole = count < VECTOR_FLOATS ? (void *)buffer : to;
@@ -99,28 +104,31 @@ INLINE vector inverse_scales(const dg_scale *scale, int64_t row, int64_t col, co
 }
 
 /* `count` (up to VECTOR_FLOATS) elements of row `row` from column `col` on. */
-INLINE void finish_vector(const dg_gemm *g, int64_t row, int64_t col, const int count,
-                          const float *sums)
+INLINE void finish_vector(const dg_gemm *g, element_bytes bytes, int64_t row, int64_t col,
+                          const int count, const float *sums)
 {
     vector value = g->alpha * load(sums);
     if (g->beta != 0.0f)
-        value += g->beta * widen(&g->c, row * g->c.ld + col, count);
+        value += g->beta * widen(&g->c, bytes.c, row * g->c.ld + col, count);
     if (g->bias.dtype != DG_NONE)
-        value += widen(&g->bias, col, count);
+        value += widen(&g->bias, bytes.bias, col, count);
     if (g->scale_d.dtype != DG_NONE)
         value *= inverse_scales(&g->scale_d, row, col, count);
-    store(&g->d, row * g->d.ld + col, count, value);
+    store(&g->d, bytes.d, row * g->d.ld + col, count, value);
 }
 
 static void finish(const dgi_cpu_result *result)
 {
+    const dg_gemm *g = result->gemm;
+    const element_bytes bytes = {dg_dtype_bytes(g->c.dtype), dg_dtype_bytes(g->bias.dtype),
+                                 dg_dtype_bytes(g->d.dtype)};
     for (int64_t r = 0; r < result->rows; r++) {
         const float *sums = result->sums + r * result->sums_stride;
         const int64_t row = result->row + r;
         int64_t c = 0;
         for (; c + VECTOR_FLOATS <= result->cols; c += VECTOR_FLOATS)
-            finish_vector(result->gemm, row, result->col + c, VECTOR_FLOATS, sums + c);
+            finish_vector(g, bytes, row, result->col + c, VECTOR_FLOATS, sums + c);
         if (c < result->cols)
-            finish_vector(result->gemm, row, result->col + c, (int)(result->cols - c), sums + c);
+            finish_vector(g, bytes, row, result->col + c, (int)(result->cols - c), sums + c);
     }
 }
