@@ -94,7 +94,7 @@ static dg_status cuda_open(dg_context *context, const dg_context_options *option
     dgi_cuda *cuda = calloc(1, sizeof *cuda);
     if (cuda == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
-    dg_status status = dgi_driver_open(&cuda->driver);
+    dg_status status = dgi_driver_open(&cuda->driver, context->device);
     if (status != DG_OK) {
         free(cuda);
         return status;
@@ -190,6 +190,21 @@ dgi_device_scale dgi_device_scale_of(const dg_scale *scale, int32_t unit)
         .col_phase = varies ? scale->col_phase / unit : 0,
         .dtype = scale->dtype,
     };
+}
+
+dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name)
+{
+    const int64_t most = INT32_MAX / 4; /* elements, so that byte offsets fit 32 bits */
+    int64_t span = 0;
+    if (scale->rows > 1)
+        span += (scale->rows - 1) * scale->row_stride;
+    if (scale->cols > 1)
+        span += (scale->cols - 1) * scale->col_stride;
+    if (span > most)
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "%s spans %lld elements: on CUDA devices up to %lld are supported", name,
+                        (long long)span, (long long)most);
+    return DG_OK;
 }
 
 /* ---- what runs on the CPU only ------------------------------------------------------- */

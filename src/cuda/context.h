@@ -59,6 +59,8 @@ dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *a
 
 /* The scale for device code, which counts `unit` matrix columns as one. */
 dgi_device_scale dgi_device_scale_of(const dg_scale *scale, int32_t unit);
+/* Device code reads scales with 32-bit offsets; refuses an array that is too large for that. */
+dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);

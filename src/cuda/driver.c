@@ -28,19 +28,23 @@ static dg_status find_functions(dgi_driver *driver)
     return DG_OK;
 }
 
-dg_status dgi_driver_open(dgi_driver *driver)
+dg_status dgi_driver_open(dgi_driver *driver, dg_device device)
 {
     *driver = (dgi_driver){.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (driver->library == NULL)
         return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "no CUDA driver on this machine (%s): use DG_CPU (-1)", dlerror());
+                        "device is %d, but this machine has no CUDA driver (%s): use DG_CPU (-1)",
+                        device, dlerror());
     dg_status status = find_functions(driver);
     if (status == DG_OK) {
         CUresult result = driver->cuInit(0);
         if (result != CUDA_SUCCESS) {
             const char *name = "an unknown error";
             driver->cuGetErrorName(result, &name);
-            status = dgi_fail(DG_UNSUPPORTED_DEVICE, "the CUDA driver does not start: %s", name);
+            status =
+                dgi_fail(DG_UNSUPPORTED_DEVICE,
+                         "device is %d, but the CUDA driver does not start (%s): use DG_CPU (-1)",
+                         device, name);
         }
     }
     if (status != DG_OK)

@@ -46,8 +46,9 @@ typedef struct dgi_driver {
 #undef DGI_DRIVER_MEMBER
 } dgi_driver;
 
-/* Opens and initialises the driver; DG_UNSUPPORTED_DEVICE where there is none. */
-dg_status dgi_driver_open(dgi_driver *driver);
+/* Opens and initialises the driver; DG_UNSUPPORTED_DEVICE where there is none. `device` is what the
+ * caller asked for, for the message. */
+dg_status dgi_driver_open(dgi_driver *driver, dg_device device);
 void dgi_driver_close(dgi_driver *driver);
 
 /* DG_OK, or a failure that names the driver's error: `what` says what was being done. */

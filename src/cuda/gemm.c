@@ -200,6 +200,9 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 {
     const size_t bytes = realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b);
     DGI_TRY(check_devices(cuda, gemm));
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_a, "scale_a"));
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
     if (bytes == 0 || gemm->workspace != NULL)
         return run_with(cuda, gemm, gemm->workspace, stream);
     CUdeviceptr memory;

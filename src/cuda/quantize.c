@@ -82,6 +82,7 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void 
         .scale = dgi_device_scale_of(&q->scale, 1),
     };
     DGI_TRY(check_size(&q->input));
+    DGI_TRY(dgi_cuda_check_scale(&q->scale, "scale"));
     DGI_TRY(dgi_cuda_enter(cuda));
     return dgi_cuda_leave(cuda, dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args,
                                                       args.rows * args.cols, stream));

@@ -192,11 +192,20 @@ static void compute_reference(gemm_case *c)
     oracle_gemm(&g, c->reference, c->magnitude);
 }
 
-/* The largest error of an element, as a share of the magnitudes added up for it. The CPU adds in
- * FP32; a GPU's tensor cores keep fewer bits between promotions. */
+/*
+ * The largest error of an element, as a share of the magnitudes added up for it. The CPU adds in
+ * FP32. A GPU's tensor cores align products by the sum of their codes' exponents and keep 13 bits
+ * behind the largest; for a subnormal code that exponent is up to 8 times too large (E4M3).
+ */
 static double element_limit(void)
 {
-    return test_device() == DG_CPU ? 1e-5 : 1e-3;
+    return test_device() == DG_CPU ? 1e-5 : 8e-3;
+}
+
+/* The same for many elements together, in which such codes are rare. */
+static double sum_limit(void)
+{
+    return test_device() == DG_CPU ? 2e-6 : 2e-4;
 }
 
 /* The largest error of the whole result, relative: rounding to the result's type dominates. */
@@ -213,7 +222,8 @@ static void check_elements(gemm_case *c)
         for (int64_t j = 0; j < d->cols; j++) {
             double out = dgi_load_f32(d->data, d->dtype, i * d->ld + j);
             double reference = c->reference[i * d->cols + j];
-            double tolerance = element_limit() * c->magnitude[i * d->cols + j];
+            double magnitude = c->magnitude[i * d->cols + j];
+            double tolerance = element_limit() * magnitude;
             if (!oracle_close(out, d->dtype, reference, tolerance))
                 fail_msg("D[%lld,%lld] is %.9g, should be %.9g +- %.3g: %s", (long long)i,
                          (long long)j, out, reference, tolerance, gemm_text(&c->gemm));
@@ -221,7 +231,7 @@ static void check_elements(gemm_case *c)
                 error += (out - reference) * (out - reference);
                 norm += reference * reference;
                 largest = fmax(largest, reference * reference);
-                magnitudes += tolerance * tolerance;
+                magnitudes += magnitude * magnitude;
             }
         }
     /*
@@ -229,7 +239,7 @@ static void check_elements(gemm_case *c)
      * FP8, each element has been judged. Sums that cancel are allowed a share of their magnitudes.
      */
     if (norm >= 32.0 * largest && !dgi_is_fp8(d->dtype) &&
-        sqrt(error) > result_limit(d->dtype) * sqrt(norm) + 0.2 * sqrt(magnitudes))
+        sqrt(error) > result_limit(d->dtype) * sqrt(norm) + sum_limit() * sqrt(magnitudes))
         fail_msg("relative error %.3g: %s", sqrt(error / norm), gemm_text(&c->gemm));
 }
 

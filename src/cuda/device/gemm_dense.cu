@@ -180,6 +180,8 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
     const dgi_device_scale &a = args.scale_a, &b = args.scale_b;
     const int lane = threadIdx.x % 32;
     const int32_t stages = stage_count(args), last_part = (args.k - 1) / PART_K;
+    /* Usual, and cheap: each part has a scale of its own, or all share one. */
+    const bool simple = a.block_cols <= 1 && b.block_cols <= 1;
     ring_place place;
     uint32_t turn = warp;
     for (tile_walk tile(args); tile.next();) {
@@ -195,8 +197,13 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
 #pragma unroll
                 for (int j = 0; j < CHUNK; j++) {
                     const int32_t part = min(i * PARTS + chunk + j, last_part);
-                    a_rows.load(a, scale_index(part, a.block_cols, a.col_phase), a_values[j]);
-                    b_rows.load(b, scale_index(part, b.block_cols, b.col_phase), b_values[j]);
+                    int32_t a_col = part * a.block_cols, b_col = part * b.block_cols;
+                    if (!simple) {
+                        a_col = scale_index(part, a.block_cols, a.col_phase);
+                        b_col = scale_index(part, b.block_cols, b.col_phase);
+                    }
+                    a_rows.load(a, a_col, a_values[j]);
+                    b_rows.load(b, b_col, b_values[j]);
                 }
                 /* Only now wait for the stage: the loads are under way meanwhile. */
                 if (chunk == 0)

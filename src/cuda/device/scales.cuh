@@ -18,11 +18,11 @@ __device__ __forceinline__ float scale_from_ue8m0(uint32_t code)
 }
 
 /*
- * Some rows of a scale array, as pointers to their first scale: what does not change from stage to
- * stage is computed once.
+ * Some rows of a scale array, as byte offsets of their first scale: what does not change from stage
+ * to stage is computed once. The host has checked that offsets fit 32 bits.
  */
 template <int COUNT> struct scale_rows {
-    const uint8_t *first[COUNT];
+    uint32_t first[COUNT];
     bool ue8m0;
 
     /* The rows that serve matrix rows `row`, `row + step`, ...; rows past the last are the last. */
@@ -34,7 +34,7 @@ template <int COUNT> struct scale_rows {
         for (int i = 0; i < COUNT; i++) {
             const int32_t index =
                 scale_index(min(row + i * step, last), scale.block_rows, scale.row_phase);
-            first[i] = (const uint8_t *)scale.data + index * scale.row_stride * (ue8m0 ? 1 : 4);
+            first[i] = index * (uint32_t)scale.row_stride * (ue8m0 ? 1 : 4);
         }
     }
 
@@ -43,15 +43,20 @@ template <int COUNT> struct scale_rows {
     __device__ __forceinline__ void load(const dgi_device_scale &scale, int32_t col,
                                          float (&values)[COUNT]) const
     {
-        const int64_t place = col * scale.col_stride;
+        const uint8_t *data = (const uint8_t *)scale.data;
+        const uint32_t place = col * (uint32_t)scale.col_stride;
         if (!ue8m0) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                values[i] = __ldg((const float *)first[i] + place);
+                values[i] = __ldg((const float *)(data + (first[i] + place * 4)));
         } else {
+            uint32_t codes[COUNT];
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                values[i] = scale_from_ue8m0(__ldg(first[i] + place));
+                codes[i] = __ldg(data + (first[i] + place));
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                values[i] = scale_from_ue8m0(codes[i]);
         }
     }
 };
