@@ -5,6 +5,7 @@
 #include "oracle.h"
 #include "test.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -115,7 +116,7 @@ static void g16_accumulation_over_long_k(void **state)
                       (long long)depths[i], s.others, s.hard);
         assert_true(s.hard < 1e-3 && s.others < 1e-3);
         if (i == 0)
-            first = s.others;
+            first = fmax(s.others, 4.0 * FLT_EPSILON); /* less is the noise of FP32 */
         assert_true(s.others <= 2.0 * first);
     }
     gemm_case_free(c);
