@@ -171,6 +171,9 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
         {empty ? NULL : gemm->b.data, "b"},
         {empty ? NULL : gemm->scale_a.data, "scale_a"},
         {empty ? NULL : gemm->scale_b.data, "scale_b"},
+        {gemm->scale_d.data, "scale_d"},
+        {gemm->bias.data, "bias"},
+        {gemm->beta == 0.0f ? NULL : gemm->c.data, "c"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         DGI_TRY(check_device(cuda, operands[i].data, operands[i].name));
@@ -263,10 +266,10 @@ dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *
     bool chosen = dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &best) == DG_OK;
     for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
         if (dgi_sm90_plan_with(gemm, cuda->units, i, &plan) != DG_OK)
-            append(text, *text_bytes, &length, "refused: %s\n", dg_last_error());
+            append(text, *text_bytes, &length, "refused %s\n", dg_last_error());
         else
-            append(text, *text_bytes, &length, "%s: %s, predicted %.0f cycles\n",
-                   chosen && best.kernel == i ? "chosen" : "possible", dgi_sm90_kernels[i].name,
+            append(text, *text_bytes, &length, "%s %s: %.0f cycles predicted\n",
+                   chosen && best.kernel == i ? "kernel" : "slower", dgi_sm90_kernels[i].name,
                    plan.cycles);
     }
     *text_bytes = length + 1;

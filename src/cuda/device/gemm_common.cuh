@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the roles of the GEMM kernel share: its constants, the layout of its shared memory, the ring
+ * of stages, and the walk over the tiles of D. gemm_dense.cu says what the build sets.
+ */
+#pragma once
+#include "../../core/tile_order.h"
+#include "epilogue.cuh"
+#include "gemm_args.h"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+
+constexpr int TILE_M = DGI_TILE_M, TILE_N = DGI_TILE_N, TILE_K = 128;
+constexpr int GROUPS = DGI_GROUPS, CLUSTER = DGI_CLUSTER, STAGES = DGI_STAGES, PANELS = DGI_PANELS;
+constexpr int PROMOTE_K = DGI_PROMOTE_K, SPAN = DGI_SPAN;
+
+constexpr int WAVES = TILE_M / GROUPS / 64; /* blocks of 64 rows of a warpgroup */
+constexpr int PARTS = PROMOTE_K == 0 ? 1 : TILE_K / PROMOTE_K;
+constexpr int PART_K = TILE_K / PARTS, STEPS = PART_K / 32; /* wgmmas of one part */
+/*
+ * Promoting each 32 of K hides the promotion of one partial sum behind the next one's wgmma. With a
+ * scale for each column there are not enough registers for that.
+ */
+constexpr int PARTIALS = PARTS > 1 && SPAN != 1 ? 2 : 1;
+constexpr int SPANS = SPAN == 0 ? 1 : TILE_N / SPAN;
+constexpr int MATH_THREADS = GROUPS * 128, THREADS = MATH_THREADS + 128;
+/* Registers of a thread: at launch, and after the feeding warps have given some to the others. */
+constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
+constexpr int FEED_REGISTERS = SPAN == 1 ? 72 : 56; /* more scales, more registers */
+constexpr int MATH_REGISTERS =
+    (LAUNCH_REGISTERS * THREADS - FEED_REGISTERS * 128) / MATH_THREADS / 8 * 8;
+
+constexpr int STAGE_BYTES = DGI_STAGE_BYTES(TILE_M, TILE_N);
+constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN);
+constexpr int PART_SCALES = STAGE_SCALES / PARTS;
+
+static_assert(WAVES * GROUPS * 64 == TILE_M, "each warpgroup computes whole blocks of 64 rows");
+static_assert(TILE_N / PANEL_COLS % PANELS == 0, "panels are used in turn, tile after tile");
+
+/* ---- shared memory: the layout of gemm_args.h ---------------------------------------- */
+
+struct shared_memory {
+    uint32_t stages, panels, barriers;
+    float *scales, *factors;
+
+    __device__ __forceinline__ explicit shared_memory(uint8_t *base)
+    {
+        uint8_t *panels_at = base + STAGES * STAGE_BYTES;
+        scales = (float *)(panels_at + GROUPS * PANELS * DGI_PANEL_BYTES);
+        factors = scales + STAGES * STAGE_SCALES;
+        stages = shared_address(base);
+        panels = shared_address(panels_at);
+        barriers = shared_address(factors + DGI_FACTORS(TILE_M, TILE_N));
+    }
+    __device__ __forceinline__ uint32_t a(int stage) const
+    {
+        return stages + stage * STAGE_BYTES;
+    }
+    __device__ __forceinline__ uint32_t b(int stage) const
+    {
+        return a(stage) + TILE_M * TILE_K;
+    }
+    __device__ __forceinline__ uint32_t full(int stage) const
+    {
+        return barriers + 8 * stage;
+    }
+    __device__ __forceinline__ uint32_t empty(int stage) const
+    {
+        return full(STAGES + stage);
+    }
+    __device__ __forceinline__ uint32_t factors_full() const
+    {
+        return full(2 * STAGES);
+    }
+    __device__ __forceinline__ uint32_t factors_empty() const
+    {
+        return full(2 * STAGES + 1);
+    }
+};
+
+/* A place in the ring of stages, and the parity of its current phase. */
+struct ring_place {
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* ---- the tiles of this CTA ----------------------------------------------------------- */
+
+/* Walks over the tiles of D that this CTA computes, in the same order for every role. */
+struct tile_walk {
+    const dgi_gemm_args &args;
+    int32_t index, m0 = 0, n0 = 0;
+
+    __device__ __forceinline__ explicit tile_walk(const dgi_gemm_args &arguments)
+        : args(arguments), index(blockIdx.x / CLUSTER)
+    {
+    }
+    __device__ __forceinline__ bool next()
+    {
+        if (index >= args.tile_rows * args.tile_cols)
+            return false;
+        dgi_tile tile = dgi_tile_at(index, args.tile_rows, args.tile_cols, args.band);
+        m0 = tile.row * TILE_M;
+        n0 = (tile.col * CLUSTER + (CLUSTER == 1 ? 0 : cluster_rank())) * TILE_N;
+        index += gridDim.x / CLUSTER;
+        return true;
+    }
+};
+
+__device__ __forceinline__ int32_t stage_count(const dgi_gemm_args &args)
+{
+    return (args.k + TILE_K - 1) / TILE_K;
+}

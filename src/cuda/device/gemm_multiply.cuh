@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* The math warpgroups of the GEMM kernel: wgmma, promotion to FP32, and the way to the epilogue. */
+#pragma once
+#include "gemm_common.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/wgmma.cuh"
+
+/*
+ * One thread of each math warp: this CTA, and those that load for it, may refill the stage. The
+ * warp is converged here: all its lanes have just waited for the stage's wgmmas together.
+ */
+__device__ __forceinline__ void release_stage(const shared_memory &shared, int stage)
+{
+    const int lane = threadIdx.x % 32;
+    if (CLUSTER == 1) {
+        if (lane == 0)
+            mbarrier_arrive(shared.empty(stage));
+    } else if (lane < CLUSTER) {
+        mbarrier_arrive_cluster(shared.empty(stage), lane);
+    }
+}
+
+using accumulators = float[TILE_N / 2];
+
+/* A warpgroup's first rows of A, and all of B, in stage 0. */
+struct operands {
+    uint64_t a, b;
+};
+
+/* Issues the wgmmas of 64 rows and one part of a stage: (+)= into `sum`. */
+__device__ __forceinline__ void multiply(accumulators &sum, uint64_t a, uint64_t b, bool accumulate)
+{
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+        wgmma<TILE_N>::run(sum, a + 2 * step, b + 2 * step, accumulate || step > 0);
+}
+
+/*
+ * What this thread multiplies a partial sum by: a scale for each of its two rows, and those of its
+ * columns. Read before the wgmmas are waited for, so that reading them costs nothing.
+ */
+struct part_scales {
+    static constexpr int COLS = SPAN == 0 || SPANS == 1 ? 0 : SPAN == 1 ? TILE_N / 4 : SPANS;
+    float rows[2], cols[COLS + 1];
+
+    __device__ __forceinline__ void load(const float *scales, int row)
+    {
+        if (SPAN == 0)
+            return;
+        rows[0] = scales[row];
+        rows[1] = scales[row + 8];
+#pragma unroll
+        for (int j = 0; j < COLS; j++)
+            cols[j] = scales[TILE_M + (SPAN == 1 ? j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 : j)];
+    }
+    __device__ __forceinline__ float of(int element) const
+    {
+        const float row = rows[element / 2 % 2];
+        if (COLS == 0)
+            return row;
+        return row *
+               cols[SPAN == 1 ? element / 4 * 2 + element % 2 : element / 4 * 8 / (SPAN + !SPAN)];
+    }
+};
+
+__device__ __forceinline__ void promote(accumulators &sum, const accumulators &partial,
+                                        const part_scales &scales)
+{
+#pragma unroll
+    for (int i = 0; i < TILE_N / 2; i++)
+        sum[i] = SPAN == 0 ? sum[i] + partial[i] : sum[i] + scales.of(i) * partial[i];
+}
+
+/*
+ * One stage with promotion. The stage is a sequence of units, each 64 rows times one part of K;
+ * with two partial sums, a unit is promoted while the tensor cores work on the next one. All are
+ * finished on return: partial sums in flight across a loop's back edge make the compiler wait
+ * after every wgmma (its message C7514). Returns whether the stage at `next` is full already, which
+ * costs nothing to ask while the last wgmmas run.
+ */
+__device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
+                                                  const shared_memory &shared,
+                                                  const operands &first, int stage,
+                                                  const ring_place &next, int first_row)
+{
+    constexpr int UNITS = WAVES * PARTS;
+    const uint64_t a = first.a + (uint32_t)(stage * (STAGE_BYTES / 16));
+    const uint64_t b = first.b + (uint32_t)(stage * (STAGE_BYTES / 16));
+    const float *stage_scales = shared.scales + stage * STAGE_SCALES;
+    const int row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    accumulators partial[PARTIALS];
+    part_scales scales[PARTIALS];
+    bool next_full = false;
+#pragma unroll
+    for (int issue = 0; issue < UNITS + PARTIALS - 1; issue++) {
+        if (issue < UNITS) {
+            const int wave = issue / PARTS, part = issue % PARTS;
+            accumulators &target = partial[issue % PARTIALS];
+            wgmma_pin(target);
+            wgmma_fence();
+            multiply(target, a + wave * (64 * TILE_K / 16) + part * 2 * STEPS, b + part * 2 * STEPS,
+                     false);
+            wgmma_commit();
+            scales[issue % PARTIALS].load(stage_scales + part * PART_SCALES, row + wave * 64);
+        }
+        const int unit = issue - (PARTIALS - 1);
+        if (unit < 0)
+            continue;
+        const bool last = unit == UNITS - 1;
+        if (last)
+            next_full = mbarrier_test(shared.full(next.stage), next.parity);
+        if (PARTIALS == 2 && !last)
+            wgmma_wait<1>();
+        else
+            wgmma_wait<0>();
+        wgmma_pin(partial[unit % PARTIALS]);
+        if (last)
+            release_stage(shared, stage);
+        promote(sum[unit / PARTS], partial[unit % PARTIALS], scales[unit % PARTIALS]);
+    }
+    return next_full;
+}
+
+/* All stages without promotion: the next stage's wgmmas are issued before this one's have ended. */
+__device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
+                                                  const shared_memory &shared,
+                                                  const operands &first, ring_place &place,
+                                                  int32_t stages)
+{
+    int previous = 0;
+    for (int32_t i = 0; i < stages; i++, place.advance()) {
+        const uint64_t a = first.a + (uint32_t)(place.stage * (STAGE_BYTES / 16));
+        const uint64_t b = first.b + (uint32_t)(place.stage * (STAGE_BYTES / 16));
+        mbarrier_wait(shared.full(place.stage), place.parity);
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+            wgmma_pin(sum[wave]);
+        wgmma_fence();
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+            multiply(sum[wave], a + wave * (64 * TILE_K / 16), b, true);
+        wgmma_commit();
+        if (i > 0) {
+            wgmma_wait<1>();
+            release_stage(shared, previous);
+        }
+        previous = place.stage;
+    }
+    wgmma_wait<0>();
+    if (stages > 0)
+        release_stage(shared, previous);
+#pragma unroll
+    for (int wave = 0; wave < WAVES; wave++)
+        wgmma_pin(sum[wave]);
+}
+
+/* One warpgroup: its rows of each tile, from the first stage to the result in D. */
+__device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
+                                               const shared_memory &shared, int group)
+{
+    const int first_row = group * WAVES * 64;
+    const int32_t stages = stage_count(args);
+    const tile_factors factors = {shared.factors, shared.factors + TILE_M,
+                                  shared.factors + TILE_M + TILE_N};
+    const operands first = {wgmma_descriptor(shared.a(0) + first_row * TILE_K),
+                            wgmma_descriptor(shared.b(0))};
+    ring_place place;
+    uint32_t parity = 0;
+    for (tile_walk tile(args); tile.next(); parity ^= 1) {
+        accumulators sum[WAVES];
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+#pragma unroll
+            for (int i = 0; i < TILE_N / 2; i++)
+                sum[wave][i] = 0.0f;
+        if (PROMOTE_K == 0) {
+            multiply_straight(sum, shared, first, place, stages);
+        } else {
+            bool full = false;
+            for (int32_t i = 0; i < stages; i++) {
+                if (!full)
+                    mbarrier_wait(shared.full(place.stage), place.parity);
+                const int stage = place.stage;
+                place.advance();
+                full = multiply_promoted(sum, shared, first, stage, place, first_row);
+            }
+        }
+        mbarrier_wait(shared.factors_full(), parity);
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+            store_rows<PANELS>(sum[wave], args, factors, first_row + wave * 64, tile.m0, tile.n0,
+                               shared.panels + group * PANELS * DGI_PANEL_BYTES, 1 + group);
+        mbarrier_arrive(shared.factors_empty());
+    }
+    if (threadIdx.x % 128 == 0)
+        copy_out_wait();
+}
