@@ -14,7 +14,9 @@ find_path(DEEPGEMM_CUDA_INCLUDE cuda.h HINTS ${nvcc_folder}/../include REQUIRED)
 set(table ${PROJECT_SOURCE_DIR}/src/core/kernels_sm90.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
 file(STRINGS ${table} rows REGEX "^DGI_SM90\\(")
+set(shared_headers host_device swizzle tile_order) # of src/core, compiled by nvcc too
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
+list(TRANSFORM shared_headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.h")
 set(gemm_dense ${PROJECT_SOURCE_DIR}/src/cuda/device/gemm_dense.cu)
 set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
 file(MAKE_DIRECTORY ${cubin_folder})
@@ -39,7 +41,7 @@ foreach(row ${rows})
   add_custom_command(
     OUTPUT ${cubin}
     COMMAND ${compile_cubin} ${definitions} ${gemm_dense} -o ${cubin}
-    DEPENDS ${gemm_dense} ${device_headers} ${PROJECT_SOURCE_DIR}/src/core/tile_order.h
+    DEPENDS ${gemm_dense} ${device_headers} ${shared_headers}
     COMMENT "nvcc ${kernel}" VERBATIM)
   list(APPEND cubins ${cubin})
 endforeach()

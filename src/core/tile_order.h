@@ -9,13 +9,9 @@
 #ifndef DGI_TILE_ORDER_H
 #define DGI_TILE_ORDER_H
 
-#include <stdint.h>
+#include "host_device.h"
 
-#ifdef __CUDACC__
-#define DGI_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define DGI_HOST_DEVICE inline
-#endif
+#include <stdint.h>
 
 typedef struct dgi_tile {
     int32_t row, col; /* counted in tiles */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The planner for Hopper and its kernel table: everything about GPU kernels that needs no GPU. */
 #include "core/plan_sm90.h"
+#include "core/swizzle.h"
 #include "core/tile_order.h"
 #include "cuda/device/gemm_layout.h"
 #include "gemm_case.h"
@@ -28,6 +29,41 @@ static void every_tile_once(void **state)
         }
         free(seen);
     }
+}
+
+/* Banks, of 4 bytes, that 16-byte accesses at these eight places meet: all 32 when none conflicts.
+ */
+static int banks_met(const int place[8])
+{
+    bool met[32] = {false};
+    int count = 0;
+    for (int i = 0; i < 8; i++)
+        for (int word = 0; word < 4; word++) {
+            int bank = (place[i] / 4 + word) % 32;
+            count += !met[bank];
+            met[bank] = true;
+        }
+    return count;
+}
+
+/* Shared memory serves eight 16-byte accesses at a time: a row's chunks, or eight rows of one. */
+static void swizzle_meets_no_bank_twice(void **state)
+{
+    (void)state;
+    bool used[64 * 8] = {false};
+    for (int first = 0; first < 64; first += 8)
+        for (int i = 0; i < 8; i++) {
+            int along_row[8], along_column[8];
+            for (int j = 0; j < 8; j++) {
+                along_row[j] = dgi_swizzle(first + i, j);
+                along_column[j] = dgi_swizzle(first + j, i);
+                assert_int_equal(along_row[j] / 128, first + i);
+                assert_false(used[along_row[j] / 16]);
+                used[along_row[j] / 16] = true;
+            }
+            assert_int_equal(banks_met(along_row), 32);
+            assert_int_equal(banks_met(along_column), 32);
+        }
 }
 
 /* Names spell what a kernel is; its shared memory fits; its constants go together. */
@@ -117,11 +153,9 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tile_once),
-        cmocka_unit_test(kernel_table),
-        cmocka_unit_test(plans_of_random_problems),
-        cmocka_unit_test(every_recipe_runs),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(every_tile_once),   cmocka_unit_test(swizzle_meets_no_bank_twice),
+        cmocka_unit_test(kernel_table),      cmocka_unit_test(plans_of_random_problems),
+        cmocka_unit_test(every_recipe_runs), cmocka_unit_test(refusals),
     };
     return test_run(argc, argv, tests);
 }

@@ -8,6 +8,7 @@
  * stored element by element.
  */
 #pragma once
+#include "../../core/swizzle.h"
 #include "gemm_args.h"
 #include "ptx/copy.cuh"
 #include "ptx/mbarrier.cuh"
@@ -204,7 +205,7 @@ __device__ __forceinline__ void store_panels(const float (&value)[COUNT], const 
             const float *v = value + panel * PANEL_VALUES + j;
             const uint32_t packed[4] = {pack_pair(v[0], v[1], f16), pack_pair(v[2], v[3], f16),
                                         pack_pair(v[4], v[5], f16), pack_pair(v[6], v[7], f16)};
-            stmatrix_x4(buffer + row * 128 + ((j / 4 + side) ^ (row % 8)) * 16, packed);
+            stmatrix_x4(buffer + dgi_swizzle(row, j / 4 + side), packed);
         }
         fence_async_proxy();
         named_barrier(barrier, 128);

@@ -35,9 +35,11 @@ constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN);
 constexpr int PART_SCALES = STAGE_SCALES / PARTS;
 
 static_assert(WAVES * GROUPS * 64 == TILE_M, "each warpgroup computes whole blocks of 64 rows");
+static_assert(STAGES * STAGE_SCALES % 2 == 0 && DGI_FACTORS(TILE_M, TILE_N) % 2 == 0,
+              "factors are read in pairs, and barriers lie at multiples of 8 bytes");
 static_assert(TILE_N / PANEL_COLS % PANELS == 0, "panels are used in turn, tile after tile");
 
-/* ---- shared memory: the layout of gemm_args.h ---------------------------------------- */
+/* ---- shared memory: the layout of gemm_layout.h ---------------------------------------- */
 
 struct shared_memory {
     uint32_t stages, panels, barriers;
