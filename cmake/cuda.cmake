@@ -65,6 +65,7 @@ set_source_files_properties(src/cuda/modules.c PROPERTIES OBJECT_DEPENDS "${cubi
 function(add_cuda_benchmark)
   file(GLOB bench_sources CONFIGURE_DEPENDS bench/gpu/*.c)
   add_executable(bench_gpu ${bench_sources})
-  target_include_directories(bench_gpu PRIVATE bench/gpu ${DEEPGEMM_CUDA_INCLUDE})
+  target_include_directories(bench_gpu PRIVATE bench/gpu)
+  target_include_directories(bench_gpu SYSTEM PRIVATE ${DEEPGEMM_CUDA_INCLUDE})
   target_link_libraries(bench_gpu PRIVATE deepgemm_static dl m)
 endfunction()
