@@ -10,7 +10,7 @@ static const char *const colors[] = {"#0b6e4f", "#c8553d", "#3d5a98", "#8d6a9f",
 enum { color_count = sizeof colors / sizeof *colors };
 
 typedef struct axis {
-    double low, high; /* powers of ten or of two: log10 of both */
+    double low, high; /* log10 of the first and the last value */
     int from, to;     /* pixels */
 } axis;
 
@@ -20,20 +20,12 @@ static double place(const axis *axis, double value)
            (log10(value) - axis->low) / (axis->high - axis->low) * (axis->to - axis->from);
 }
 
-/* The range of the values, widened to whole steps of a factor. */
-static axis axis_over(double smallest, double largest, double step, int from, int to)
-{
-    double s = log10(step);
-    double low = floor(log10(smallest) / s + 1e-9) * s, high = ceil(log10(largest) / s - 1e-9) * s;
-    return (axis){low, high > low ? high : low + s, from, to};
-}
-
 static void draw_grid(FILE *out, const axis *x, const axis *y)
 {
     for (double v = pow(10, x->low); v <= pow(10, x->high) * 1.001; v *= 4)
         fprintf(out,
                 "<line x1='%.1f' x2='%.1f' y1='%d' y2='%d'/>"
-                "<text x='%.1f' y='%d' text-anchor='middle'>%.4g</text>\n",
+                "<text x='%.1f' y='%d' text-anchor='middle'>%.5g</text>\n",
                 place(x, v), place(x, v), y->from, y->to, place(x, v), y->from + 22, v);
     for (double decade = pow(10, floor(y->low)); decade <= pow(10, y->high); decade *= 10)
         for (int step = 1; step < 10; step = step == 1 ? 2 : step == 2 ? 5 : 10) {
@@ -42,7 +34,7 @@ static void draw_grid(FILE *out, const axis *x, const axis *y)
                 continue;
             fprintf(out,
                     "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f'/>"
-                    "<text x='%d' y='%.1f' text-anchor='end'>%.4g</text>\n",
+                    "<text x='%d' y='%.1f' text-anchor='end'>%.5g</text>\n",
                     x->from, x->to, place(y, v), place(y, v), x->from - 8, place(y, v) + 5, v);
         }
 }
@@ -75,8 +67,9 @@ void bench_plot(const char *path, const char *title, const char *x_label, const 
                 smallest = fmin(smallest, series[s].y[i]);
                 largest = fmax(largest, series[s].y[i]);
             }
-    axis x_axis = axis_over(x[0], x[points - 1], 2, left, width - right);
-    axis y_axis = axis_over(smallest, largest, 10, height - bottom, top);
+    const double margin = 1.5; /* so that no line touches the frame */
+    axis x_axis = {log10(x[0]), log10(x[points - 1]), left, width - right};
+    axis y_axis = {log10(smallest / margin), log10(largest * margin), height - bottom, top};
 
     FILE *out = fopen(path, "w");
     if (out == NULL)
