@@ -96,11 +96,13 @@ enum {
     DIRECT_TILE_ROWS = 4,      /* 4 rows x 4 panels and the look-up tables fill the registers  */
     DECODED_A_BYTES = 8 << 20, /* of workspace for decoded A                                   */
     MOST_ROWS = 1024,          /* of decoded A: a thread's sums for them take 256 KB of L2     */
-    DECODE_FIRST = 1 << 15,    /* elements of A: decoding them costs less than a barrier       */
     THREAD_WORK = 1 << 16      /* weight bytes that repay starting a thread                  */
 };
 
-/* Decoding a panel costs about as much as multiplying it by this many rows. */
+/*
+ * Decoding a panel costs about as much as multiplying it by this many rows; decoding a row of A, as
+ * multiplying it by half a panel.
+ */
 static const int64_t DECODE_ROWS = 4;
 
 /*
@@ -112,8 +114,8 @@ static void divide(dgi_cpu_plan *plan, int64_t rows, int32_t threads)
     int64_t best = INT64_MAX;
     for (int32_t parts_m = 1; parts_m <= threads && parts_m <= rows; parts_m++) {
         int32_t parts_n = (int32_t)least(threads / parts_m, plan->panels);
-        int64_t cost =
-            (dgi_ceil_div(rows, parts_m) + DECODE_ROWS) * dgi_ceil_div(plan->panels, parts_n);
+        int64_t half_panels = 2 * dgi_ceil_div(plan->panels, parts_n) + 1;
+        int64_t cost = (dgi_ceil_div(rows, parts_m) + DECODE_ROWS) * half_panels;
         if (cost < best) {
             best = cost;
             plan->parts_m = parts_m;
@@ -139,7 +141,6 @@ dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *
     plan.most_rows = least(least(m, MOST_ROWS), fitting < 1 ? 1 : fitting);
     plan.block_rows = dgi_ceil_div(m, dgi_ceil_div(m, plan.most_rows));
 
-    plan.decode_first = m * plan.depth <= DECODE_FIRST;
     plan.direct = tiling->has_direct && m <= DIRECT_ROWS;
     plan.tile_rows = tiling->tile_rows;
     plan.tile_panels = tiling->tile_panels;

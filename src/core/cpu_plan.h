@@ -94,8 +94,7 @@ typedef struct dgi_cpu_plan {
     int32_t parts_m, parts_n; /* parts of a row block that threads compute independently     */
     int32_t tile_rows, tile_panels;
     int32_t element_bytes;
-    bool direct;       /* decode B in registers rather than into the L1 cache           */
-    bool decode_first; /* so little of A that the calling thread decodes it beforehand  */
+    bool direct; /* decode B in registers rather than into the L1 cache                      */
 } dgi_cpu_plan;
 
 dgi_cpu_plan dgi_cpu_plan_make(int64_t m, int64_t n, int64_t k, const dg_scale *scale_a,

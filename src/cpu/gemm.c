@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The GEMM driver: what is the same for every micro-kernel. For a block of rows of A at a time, all
- * threads decode it; then each computes its part of D, panels of B by blocks of K:
+ * The GEMM driver: what is the same for every micro-kernel. For a block of rows of A at a time,
+ * each thread decodes the rows that it needs; then it computes its part of D, panels of B by blocks
+ * of K:
  *
  *     for each tile of columns          sums = 0
  *         for each block of K           fetch (pack, decode) B into the L1 cache
@@ -23,6 +24,14 @@ static size_t aligned(int64_t bytes)
            DGI_WORKSPACE_ALIGNMENT;
 }
 
+/*
+ * Each thread decodes the rows of A that it multiplies for itself while all these copies stay
+ * within this size; beyond it threads share the work and one copy. A copy of its own saves a
+ * barrier, and saves fetching what another core just wrote, which costs far more than decoding
+ * where cores do not share a cache.
+ */
+static const size_t OWN_A_BYTES = 16 << 20;
+
 /* Grows with M whatever the plan is, so that memory for one call serves every smaller one. */
 static dgi_cpu_layout layout_of(const dgi_cpu_plan *plan)
 {
@@ -30,7 +39,10 @@ static dgi_cpu_layout layout_of(const dgi_cpu_plan *plan)
     const int64_t floats = sizeof(float);
     dgi_cpu_layout l;
     l.scale_a = aligned(rows * plan->depth * plan->element_bytes);
-    l.threads = l.scale_a + aligned(plan->segments * rows * floats);
+    l.a_bytes = l.scale_a + aligned(plan->segments * rows * floats);
+    const size_t copies = (size_t)plan->threads * l.a_bytes;
+    l.own_a = copies <= OWN_A_BYTES;
+    l.threads = l.own_a ? copies : l.a_bytes > OWN_A_BYTES ? l.a_bytes : OWN_A_BYTES;
     l.decoded = aligned(columns * DGI_DEPTH);
     l.scale_b = l.decoded + aligned(columns * DGI_DEPTH * plan->element_bytes);
     l.sums = l.scale_b + aligned(DGI_BLOCK_SEGMENTS * columns * floats);
@@ -130,47 +142,52 @@ static int32_t area_panels(const dgi_cpu_plan *plan, int64_t panel, int64_t end)
 }
 
 /* Part `part` of the block of rows in work. */
-static void compute_part(const dgi_cpu_job *job, int32_t part, char *scratch)
+static void compute_part(dgi_cpu_job job, int32_t part, char *scratch)
 {
-    const dgi_cpu_plan *plan = &job->plan;
+    const dgi_cpu_plan *plan = &job.plan;
     const int32_t part_m = part / plan->parts_n, part_n = part % plan->parts_n;
-    const int64_t row = dgi_share(job->rows, plan->parts_m, part_m);
-    const int64_t rows = dgi_share(job->rows, plan->parts_m, part_m + 1) - row;
+    const int64_t row = dgi_share(job.rows, plan->parts_m, part_m);
+    const int64_t rows = dgi_share(job.rows, plan->parts_m, part_m + 1) - row;
     const int64_t panel = dgi_share(plan->panels, plan->parts_n, part_n);
     const int64_t end = dgi_share(plan->panels, plan->parts_n, part_n + 1);
     area area = {.row = row, .rows = rows, .panel = panel};
+    if (job.at.own_a) { /* the part's rows become the rows in work */
+        job.first_row += row;
+        job.rows = rows;
+        area.row = 0;
+        dgi_cpu_decode_rows(&job, 0, rows);
+    }
     area.panels = area_panels(plan, panel, end);
     for (; area.panels != 0 && rows != 0; area.panels = area.next_panels) {
         area.next_panels = area_panels(plan, area.panel + area.panels, end);
-        multiply_area(job, &area, scratch);
+        multiply_area(&job, &area, scratch);
         area.panel += area.panels;
     }
 }
 
-static void compute(dgi_cpu_job *shared)
+static void compute(const dgi_cpu_job *shared, char *memory)
 {
     const dgi_cpu_plan *plan = &shared->plan;
+    const dgi_cpu_layout *at = &shared->at;
     const int32_t parts = plan->parts_m * plan->parts_n;
-    if (plan->decode_first) {
-        shared->rows = plan->m;
-        dgi_cpu_decode_rows(shared, 0, plan->m);
-    }
 #pragma omp parallel num_threads(parts)
     {
         const int32_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        char *scratch = shared->threads + (size_t)thread * shared->at.thread_bytes;
+        char *scratch = memory + at->threads + (size_t)thread * at->thread_bytes;
         dgi_cpu_job job = *shared;
+        job.a = memory + (at->own_a ? (size_t)thread * at->a_bytes : 0);
+        job.scale_a = (float *)(job.a + at->scale_a);
         for (job.first_row = 0; job.first_row < plan->m; job.first_row += job.rows) {
             int64_t left = plan->m - job.first_row;
             job.rows = left < plan->block_rows ? left : plan->block_rows;
-            if (!plan->decode_first) {
+            if (!at->own_a) {
 #pragma omp barrier
                 dgi_cpu_decode_rows(&job, dgi_share(job.rows, threads, thread),
                                     dgi_share(job.rows, threads, thread + 1));
 #pragma omp barrier
             }
             for (int32_t part = thread; part < parts; part += threads)
-                compute_part(&job, part, scratch);
+                compute_part(job, part, scratch);
         }
     }
 }
@@ -208,10 +225,7 @@ dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
     void *memory = gemm->workspace;
     if (memory == NULL)
         DGI_TRY(dgi_workspace_take(&cpu->workspaces, job.at.total, &memory));
-    job.a = memory;
-    job.scale_a = (float *)((char *)memory + job.at.scale_a);
-    job.threads = (char *)memory + job.at.threads;
-    compute(&job);
+    compute(&job, memory);
     if (gemm->workspace == NULL)
         dgi_workspace_give_back(&cpu->workspaces, memory);
     return DG_OK;

@@ -8,9 +8,13 @@
 
 #include "cpu/kernel.h"
 
-/* Byte offsets into the workspace, and within one thread's scratch memory. */
+/*
+ * Byte offsets into the workspace: copies of decoded A (one, or one for each thread), then each
+ * thread's scratch memory; and within these.
+ */
 typedef struct dgi_cpu_layout {
-    size_t scale_a, threads, total;
+    bool own_a;
+    size_t scale_a, a_bytes, threads, total;
     size_t decoded, scale_b, sums, thread_bytes;
 } dgi_cpu_layout;
 
@@ -29,7 +33,6 @@ typedef struct dgi_cpu_job {
     int64_t first_row, rows;
     char *a;
     float *scale_a;
-    char *threads; /* each thread's scratch memory */
 } dgi_cpu_job;
 
 /* Decodes rows `first` to `last` of the block of rows in work, and spreads their scales. */
