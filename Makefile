@@ -18,6 +18,7 @@ test: all ## run all tests, then those that compute with each instruction set
 
 demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"
+	@scripts/setup.sh blas || echo "demo: compares with a plain loop in place of OpenBLAS"
 	@$(BUILD)/deepgemm demo
 
 bench: all ## time the CPU kernels against their floor, OpenBLAS and oneDNN

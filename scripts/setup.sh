@@ -38,6 +38,9 @@ for job in "$@"; do
         need python3-venv python3 -c 'import ensurepip, venv'
         need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
         ;;
+    blas)
+        need libopenblas0-pthread sh -c 'PATH=$PATH:/sbin ldconfig -p | grep -q libopenblas.so.0'
+        ;;
     *)
         echo "scripts/setup.sh: there is no job named $job" >&2
         exit 2
