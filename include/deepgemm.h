@@ -2,8 +2,9 @@
 /*
  * deepgemm: the matrix products of LLM inference in FP8.
  *
- * This header is the whole public API. It is C11, can be included from C++, and
- * names no CUDA type: a stream is a `void *` (a CUstream on a GPU, ignored on the CPU).
+ * This header is the whole public API, in one file for that reason, long as it is. It is C11, can
+ * be included from C++, and names no CUDA type: a stream is a `void *` (a CUstream on a GPU,
+ * ignored on the CPU).
  *
  * The product that everything here is about:
  *
