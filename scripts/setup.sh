@@ -39,7 +39,7 @@ for job in "$@"; do
         need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
         ;;
     blas)
-        need libopenblas0-pthread sh -c 'PATH=$PATH:/sbin ldconfig -p | grep -q libopenblas.so.0'
+        need libopenblas0-pthread sh -c '/sbin/ldconfig -p | grep -q libopenblas.so.0'
         ;;
     *)
         echo "scripts/setup.sh: there is no job named $job" >&2
