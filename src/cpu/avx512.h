@@ -42,8 +42,11 @@ INLINE void pack_square(const uint8_t *codes, int64_t ld, int64_t rows, __mmask6
                         uint8_t *lines, int64_t stride, const int count)
 {
     __m512i square[4][4]; /* [n % 4][n / 4], then [n % 4][k / 16] */
-    FOR (n, DGI_PANEL)
-        square[n % 4][n / 4] = _mm512_maskz_loadu_epi8(n < rows ? have : 0, codes + n * ld);
+    /* A row that is not there has no address: a single one may have any ld. */
+    FOR (n, DGI_PANEL) {
+        const uint8_t *row = n < rows ? codes + n * ld : codes;
+        square[n % 4][n / 4] = _mm512_maskz_loadu_epi8(n < rows ? have : 0, row);
+    }
     FOR (n, 4)
         transpose_lanes(square[n]);
     FOR (k, 4) {

@@ -89,6 +89,41 @@ static void g20_any_alignment(void **state)
     dg_destroy(context);
 }
 
+/* The leading dimension of a single row is never used, whatever it is. */
+static void single_rows_have_any_ld(void **state)
+{
+    (void)state;
+    if (test_device() != DG_CPU)
+        skip();
+    rng r = rng_new(120);
+    dg_context *context = test_context(NULL);
+    dg_gemm shape = gemm_of(recipe_named("tensor"), 1, 1, 200, DG_F32);
+    shape.c = dg_matrix_of(NULL, DG_F32, 1, 1);
+    shape.beta = 1.0f;
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    assert_ok(gemm_case_run(c, context));
+    gemm_case_check(c);
+    const int64_t lds[] = {INT64_MAX, INT64_MAX / 2, 0, INT64_MIN};
+    for (size_t i = 0; i < sizeof lds / sizeof lds[0]; i++) {
+        float d = -1.0f;
+        dg_gemm g = c->gemm;
+        g.a.ld = g.b.ld = g.c.ld = g.d.ld = lds[i];
+        g.d.data = &d;
+        assert_ok(dg_gemm_run(context, &g, NULL));
+        assert_memory_equal(&d, c->gemm.d.data, sizeof d);
+        dg_weights *weights;
+        assert_ok(dg_weights_pack(context, &g.b, &g.scale_b, NULL, 0, NULL, &weights));
+        g.b.dtype = g.scale_b.dtype = DG_NONE;
+        g.weights = weights;
+        d = -1.0f;
+        assert_ok(dg_gemm_run(context, &g, NULL));
+        assert_memory_equal(&d, c->gemm.d.data, sizeof d);
+        dg_weights_destroy(weights);
+    }
+    gemm_case_free(c);
+    dg_destroy(context);
+}
+
 /* Scales contiguous along K or along M: the strides say which, and both are right. */
 static void g21_either_axis_of_scales_contiguous(void **state)
 {
@@ -271,6 +306,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(g19_views_into_wider_buffers),
         cmocka_unit_test(g20_any_alignment),
+        cmocka_unit_test(single_rows_have_any_ld),
         cmocka_unit_test(g21_either_axis_of_scales_contiguous),
         cmocka_unit_test(g22_padding_of_scales_is_not_read),
         cmocka_unit_test(g23_granularity_is_never_ignored),
