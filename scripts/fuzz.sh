@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Runs every fuzz target of a build folder for some seconds. scripts/fuzz.sh BUILD SECONDS
+# Runs every fuzz target of a build folder for some seconds: scripts/fuzz.sh BUILD SECONDS. Each run
+# explores anew, unless FUZZ_SEED is set.
 set -eu
 build=$1 seconds=$2
 count=0
@@ -12,7 +13,7 @@ for target in "$build"/fuzz_*; do
     mkdir -p "$found"
     printf 'fuzz  %-18s' "$name"
     log=$build/$name.log
-    if ! "$target" -max_total_time="$seconds" "$found" "$seeds" >"$log" 2>&1 </dev/null; then
+    if ! "$target" -seed="${FUZZ_SEED:-0}" -max_total_time="$seconds" "$found" "$seeds" >"$log" 2>&1 </dev/null; then
         echo "FAILED:"
         grep -vE '^#[0-9]+' "$log" | tail -n 60
         exit 1
