@@ -8,6 +8,7 @@
 
 #include <cJSON.h>
 #include <deepgemm.h>
+#include <stdarg.h>
 
 /* Exit codes: what a script may rely on. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -73,6 +74,7 @@ void cli_check(dg_status status, const char *doing);
 void *cli_alloc(size_t bytes);
 /* A formatted string of malloc's. */
 char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *cli_vformat(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
 
 /* ---- output (output.c) --------------------------------------------------------------- */
 

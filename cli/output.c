@@ -49,15 +49,20 @@ void *cli_alloc(size_t bytes)
     return memory;
 }
 
-char *cli_format(const char *format, ...)
+char *cli_vformat(const char *format, va_list arguments)
 {
     char *text;
+    if (vasprintf(&text, format, arguments) < 0)
+        cli_die("out of memory");
+    return text;
+}
+
+char *cli_format(const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&text, format, arguments);
+    char *text = cli_vformat(format, arguments);
     va_end(arguments);
-    if (length < 0)
-        cli_die("out of memory");
     return text;
 }
 

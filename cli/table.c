@@ -42,14 +42,10 @@ void cli_table_column(cli_table *table, const char *title)
 
 void cli_table_cell(cli_table *table, const char *format, ...)
 {
-    char *text;
     va_list arguments;
     va_start(arguments, format);
-    int length = vasprintf(&text, format, arguments);
+    append(table, cli_vformat(format, arguments));
     va_end(arguments);
-    if (length < 0)
-        cli_die("out of memory");
-    append(table, text);
 }
 
 /* Characters on the screen: every byte but UTF-8's continuation bytes. */
