@@ -171,8 +171,8 @@ demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens)
     size_t logits_bytes = (size_t)(tokens * model->vocabulary) * sizeof(float);
     float *wide = cli_alloc(logits_bytes), *fp8 = cli_alloc(logits_bytes);
     d->progress = cli_progress_start("layers", 2 * count);
-    llama_forward(model, ids, tokens, product_compared, d, wide);
-    llama_forward(model, ids, tokens, product_fp8, d, fp8);
+    llama_forward(model, ids, 1, tokens, product_compared, d, wide);
+    llama_forward(model, ids, 1, tokens, product_fp8, d, fp8);
     cli_progress_end(&d->progress);
     demo_end_to_end whole = judge(model, ids, tokens, wide, fp8);
     free(wide);

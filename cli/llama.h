@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The forward pass of Llama models, for `deepgemm demo`. It does everything but the matrix products
- * itself, in FP32; each product goes through a function of the caller's, who can so compute it in
- * any precision, time it and compare.
+ * The forward pass of Llama models, for the commands that run one. It does everything but the
+ * matrix products itself, in FP32; each product goes through a function of the caller's, who can so
+ * compute it in any precision, time it and compare.
  */
 #ifndef CLI_LLAMA_H
 #define CLI_LLAMA_H
@@ -24,9 +24,12 @@ typedef enum llama_kind {
 
 extern const char *const llama_kind_names[LLAMA_BLOCK_KINDS]; /* "q_proj" and so on */
 
+/* "model.layers.3.mlp.up_proj", or "lm_head": of malloc's. */
+char *llama_layer_name(int block, llama_kind kind);
+
 typedef struct llama_block {
     float *attention_norm, *mlp_norm;    /* [hidden] */
-    dg_matrix linear[LLAMA_BLOCK_KINDS]; /* [N, K], 16 bits */
+    dg_matrix linear[LLAMA_BLOCK_KINDS]; /* [N, K], as stored */
 } llama_block;
 
 typedef struct llama {
@@ -41,6 +44,11 @@ typedef struct llama {
 
 /* Opens a folder with a checkpoint of Hugging Face's LlamaForCausalLM in 16 bits, or dies. */
 llama llama_open(const char *folder);
+/*
+ * The same, but linear layers may also be in FP8. Their matrices hold the codes; the scales are
+ * those that dg_checkpoint_weight() finds by the layer's name.
+ */
+llama llama_open_quantized(const char *folder);
 
 /*
  * A model of SmolLM2-135M's shapes with generated weights: normal, and in the norms some features
@@ -50,12 +58,16 @@ llama llama_generate(void);
 
 void llama_close(llama *model);
 
-/* Computes y = x . W^T for one layer: x [tokens, K] and y [tokens, N] are F32. */
+/* Computes y = x . W^T for one layer: x [rows, K] and y [rows, N] are F32. */
 typedef void llama_product(void *user, int block, llama_kind kind, const dg_matrix *x,
                            const dg_matrix *y);
 
-/* The logits [tokens, vocabulary] for each of the tokens. */
-void llama_forward(const llama *model, const int32_t *ids, int64_t tokens, llama_product *product,
-                   void *user, float *logits);
+/*
+ * Runs `sequences` texts of `tokens` ids each, side by side: ids [sequences, tokens]. A product has
+ * sequences * tokens rows. The logits are [sequences * tokens, vocabulary]; NULL leaves the head
+ * out. Every row has the same bits whatever runs beside it, if the product's rows have.
+ */
+void llama_forward(const llama *model, const int32_t *ids, int64_t sequences, int64_t tokens,
+                   llama_product *product, void *user, float *logits);
 
 #endif

@@ -50,27 +50,30 @@ static void expect_word(const cJSON *config, const char *name, const char *word)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, name);
     if (!cJSON_IsString(item) || strcmp(item->valuestring, word) != 0)
-        cli_die("config.json: %s is not \"%s\", and the demo does nothing else", name, word);
+        cli_die("config.json: %s is not \"%s\", and the forward pass here does nothing else", name,
+                word);
 }
 
 /* What this forward pass does not do must not be asked for. */
-static void check_supported(const cJSON *config)
+static void check_supported(const cJSON *config, bool quantized)
 {
     expect_word(config, "model_type", "llama");
     expect_word(config, "hidden_act", "silu");
     static const char *const unsupported[] = {"attention_bias", "mlp_bias", "rope_scaling",
                                               "quantization_config"};
-    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
+    size_t count =
+        sizeof unsupported / sizeof *unsupported - quantized; /* which may have the last */
+    for (size_t i = 0; i < count; i++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, unsupported[i]);
         if (item != NULL && !cJSON_IsNull(item) && !cJSON_IsFalse(item))
-            cli_die("config.json: the demo does not support %s", unsupported[i]);
+            cli_die("config.json: the forward pass here does not do %s", unsupported[i]);
     }
 }
 
-static void take_config(llama *model, const char *folder)
+static void take_config(llama *model, const char *folder, bool quantized)
 {
     cJSON *config = read_config(folder);
-    check_supported(config);
+    check_supported(config, quantized);
     model->hidden = config_size(config, "hidden_size");
     model->intermediate = config_size(config, "intermediate_size");
     model->heads = config_size(config, "num_attention_heads");
@@ -113,7 +116,7 @@ static shape shape_of(const llama *model, llama_kind kind)
 
 /* ---- a checkpoint -------------------------------------------------------------------- */
 
-static dg_matrix matrix_named(const llama *model, const char *name, shape s)
+static dg_matrix matrix_named(const llama *model, const char *name, shape s, bool quantized)
 {
     dg_stored_weight stored;
     cli_check(dg_checkpoint_weight(model->checkpoint, name, false, &stored), name);
@@ -121,8 +124,11 @@ static dg_matrix matrix_named(const llama *model, const char *name, shape s)
     if (t->rank != 2 || t->shape[0] != s.rows || t->shape[1] != s.cols)
         cli_die("%s does not have the shape %lld x %lld that config.json gives it", name,
                 (long long)s.rows, (long long)s.cols);
-    if (t->dtype != DG_BF16 && t->dtype != DG_F16 && t->dtype != DG_F32)
-        cli_die("%s is stored as %s: the demo starts from a 16-bit model", name, t->stored_type);
+    bool wide = t->dtype == DG_BF16 || t->dtype == DG_F16 || t->dtype == DG_F32;
+    bool fp8 = t->dtype == DG_E4M3 || t->dtype == DG_E5M2;
+    if (!wide && !(quantized && fp8))
+        cli_die("%s is stored as %s: %s is needed", name, t->stored_type,
+                quantized ? "16 bits or FP8" : "a 16-bit model");
     return dg_matrix_of((void *)t->data, t->dtype, s.rows, s.cols);
 }
 
@@ -134,36 +140,47 @@ static float *norm_named(const llama *model, const char *name)
     return norm;
 }
 
-static void load_block(llama *model, int b)
+static void load_block(llama *model, int b, bool quantized)
 {
     llama_block *block = &model->blocks[b];
+    for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
+        char *layer = llama_layer_name(b, kind), *name = cli_format("%s.weight", layer);
+        block->linear[kind] = matrix_named(model, name, shape_of(model, kind), quantized);
+        free(name);
+        free(layer);
+    }
     enum { name_bytes = 128 };
     char name[name_bytes];
-    for (llama_kind kind = 0; kind < LLAMA_BLOCK_KINDS; kind++) {
-        const char *part = kind < LLAMA_GATE ? "self_attn" : "mlp";
-        snprintf(name, sizeof name, "model.layers.%d.%s.%s.weight", b, part,
-                 llama_kind_names[kind]);
-        block->linear[kind] = matrix_named(model, name, shape_of(model, kind));
-    }
     snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", b);
     block->attention_norm = norm_named(model, name);
     snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", b);
     block->mlp_norm = norm_named(model, name);
 }
 
-llama llama_open(const char *folder)
+static llama open_model(const char *folder, bool quantized)
 {
     llama model = {0};
-    take_config(&model, folder);
+    take_config(&model, folder, quantized);
     cli_check(dg_checkpoint_open(&model.checkpoint, folder), "opening the model");
     model.blocks = cli_alloc((size_t)model.block_count * sizeof *model.blocks);
     for (int b = 0; b < model.block_count; b++)
-        load_block(&model, b);
+        load_block(&model, b, quantized);
     shape s = shape_of(&model, LLAMA_HEAD);
-    model.embedding = matrix_named(&model, "model.embed_tokens.weight", s);
-    model.head = matrix_named(&model, "lm_head.weight", s); /* the embedding where they are tied */
+    model.embedding = matrix_named(&model, "model.embed_tokens.weight", s, false);
+    /* the embedding where they are tied */
+    model.head = matrix_named(&model, "lm_head.weight", s, quantized);
     model.final_norm = norm_named(&model, "model.norm.weight");
     return model;
+}
+
+llama llama_open(const char *folder)
+{
+    return open_model(folder, false);
+}
+
+llama llama_open_quantized(const char *folder)
+{
+    return open_model(folder, true);
 }
 
 /* ---- generated ----------------------------------------------------------------------- */

@@ -37,15 +37,17 @@ static bool find(void *function, const char *name)
 }
 
 /*
- * The environment may force a core type, which older versions on newer processors need and which
- * makes a weak peer. Here OpenBLAS chooses for itself, except where deepgemm is capped as well.
+ * OpenBLAS knows processors by their model numbers and takes its oldest kernels (Prescott, SSE3) on
+ * one that is newer than itself. So that the peer is not weak, it gets the kernels of the
+ * instruction set that deepgemm uses, whatever the environment says; SkylakeX has the best SGEMM of
+ * all with AVX-512.
  */
 static void choose_core(const char *isa)
 {
     unsetenv("OPENBLAS_L2_SIZE");
     if (strcmp(isa, "avx2") == 0)
         setenv("OPENBLAS_CORETYPE", "Haswell", 1);
-    else if (strcmp(isa, "avx512") == 0)
+    else if (strncmp(isa, "avx512", strlen("avx512")) == 0)
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
     else
         unsetenv("OPENBLAS_CORETYPE");
