@@ -144,8 +144,6 @@ static dg_status realign(dgi_cuda *cuda, dg_matrix *matrix, char **scratch, CUst
 /* A pointer of another device or of the host would fault in the kernel, so it is refused here. */
 static dg_status check_device(dgi_cuda *cuda, const void *data, const char *name)
 {
-    if (data == NULL)
-        return DG_OK;
     int ordinal = -1;
     CUresult result = cuda->driver.cuPointerGetAttribute(
         &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
@@ -164,19 +162,21 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
     const bool empty = gemm->a.cols == 0; /* then A, B and perhaps their scales have no memory */
     const struct {
         const void *data;
+        bool used;
         const char *name;
     } operands[] = {
-        {gemm->d.data, "d"},
-        {empty ? NULL : gemm->a.data, "a"},
-        {empty ? NULL : gemm->b.data, "b"},
-        {empty ? NULL : gemm->scale_a.data, "scale_a"},
-        {empty ? NULL : gemm->scale_b.data, "scale_b"},
-        {gemm->scale_d.data, "scale_d"},
-        {gemm->bias.data, "bias"},
-        {gemm->beta == 0.0f ? NULL : gemm->c.data, "c"},
+        {gemm->d.data, true, "d"},
+        {gemm->a.data, !empty, "a"},
+        {gemm->b.data, !empty, "b"},
+        {gemm->scale_a.data, !empty, "scale_a"},
+        {gemm->scale_b.data, !empty, "scale_b"},
+        {gemm->scale_d.data, gemm->scale_d.dtype != DG_NONE, "scale_d"},
+        {gemm->bias.data, gemm->bias.dtype != DG_NONE, "bias"},
+        {gemm->c.data, gemm->c.dtype != DG_NONE && gemm->beta != 0.0f, "c"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        DGI_TRY(check_device(cuda, operands[i].data, operands[i].name));
+        if (operands[i].used)
+            DGI_TRY(check_device(cuda, operands[i].data, operands[i].name));
     return DG_OK;
 }
 
