@@ -467,6 +467,181 @@ typedef struct dg_comparison {
 DG_API dg_status dg_compare(const dg_matrix *reference, const dg_matrix *result,
                             dg_comparison *comparison);
 
+/* ---- calibration --------------------------------------------------------------------- */
+
+/** How a scale is chosen from the magnitudes it is for: docs/calibration.md has the formulas. */
+typedef enum dg_scale_method {
+    DG_METHOD_AMAX = 0, /* the largest magnitude gets the largest code: nothing clips             */
+    DG_METHOD_PERCENTILE, /* so many per cent of the magnitudes that are not zero do not clip */
+    DG_METHOD_MSE, /* the least mean squared error, rounding and clipping as FP8 codes do    */
+    DG_METHOD_KL   /* the least Kullback-Leibler divergence of the codes from the magnitudes */
+} dg_scale_method;
+
+typedef struct dg_scale_choice {
+    size_t struct_bytes;
+    dg_scale_method method;
+    double percentile; /* DG_METHOD_PERCENTILE: above 0, up to 100                               */
+    dg_dtype code;     /* DG_E4M3 or DG_E5M2                                                     */
+    /**
+     * Powers of two where it is not DG_SCALE_EXACT. MSE and KL then take the best of them and do
+     * not care whether that lies above or below.
+     */
+    dg_scale_rounding rounding;
+} dg_scale_choice;
+#define DG_SCALE_CHOICE_INIT                                                                       \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_scale_choice), .percentile = 99.99, .code = DG_E4M3              \
+    }
+
+/** Where a scale that was chosen from statistics comes from. */
+typedef enum dg_scale_origin {
+    DG_FROM_LAYER = 0, /* what the layer has met                                                  */
+    DG_FROM_SIBLINGS,  /* an expert that saw no token: what the other experts of its kind and block
+                          have met, all together                                                  */
+    DG_FROM_NOTHING    /* nobody has met anything: the scale is 1                                 */
+} dg_scale_origin;
+
+/** What scales do to values. The rates are shares of `elements`. */
+typedef struct dg_scale_quality {
+    size_t struct_bytes;
+    double elements;       /* finite ones; the sum of their weights where there are weights       */
+    double clipped;        /* beyond the largest code by more than its rounding reaches           */
+    double underflow;      /* not zero, and become zero                                           */
+    double relative_error; /* sqrt(sum (x - x')^2 / sum x^2)                                      */
+    dg_scale_origin origin;
+} dg_scale_quality;
+#define DG_SCALE_QUALITY_INIT                                                                      \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_scale_quality)                                                   \
+    }
+
+/**
+ * Chooses the scales of a matrix that is at hand (a weight) and writes them to `scale`, which may
+ * have any granularity, phase and strides. All are positive and finite; a block without a finite
+ * non-zero element gets 1. dg_quantize_run() with DG_SCALE_GIVEN applies them.
+ *
+ * `column_weights`, optional, has a weight >= 0 for each column: with the mean squares of the
+ * activations that meet the column (dg_observed.squares), DG_METHOD_MSE makes the error of the
+ * product least and not that of the weight. The amax of a block does not depend on them.
+ *
+ * DG_METHOD_MSE is never worse than DG_METHOD_AMAX in any block. The same data give the same scales
+ * on any number of threads. `context` is a CPU context; `choice` NULL is DG_SCALE_CHOICE_INIT;
+ * `quality` may be NULL.
+ */
+DG_API dg_status dg_scale_choose(dg_context *context, const dg_matrix *matrix,
+                                 const dg_scale_choice *choice, const double *column_weights,
+                                 const dg_scale *scale, dg_scale_quality *quality);
+
+/**
+ * Statistics of the activations that layers have met: for each layer, by name, the exact absmax and
+ * the sum of squares of each feature, histograms of magnitudes for each `block_cols` features, and
+ * counts. Batches may come in any number and order. One thread at a time may use it.
+ */
+typedef struct dg_statistics dg_statistics;
+
+typedef struct dg_statistics_options {
+    size_t struct_bytes;
+    /**
+     * Features that share a histogram: the finest scales that can be chosen later. 1 is per
+     * channel; 0 has one histogram for a layer. A histogram takes 256 * 2^bits bytes.
+     */
+    int32_t block_cols;
+    /** Mantissa bits of the histograms' bins, 4 to 7. With 7 nothing is lost of BF16 data. */
+    int32_t bits;
+} dg_statistics_options;
+#define DG_STATISTICS_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_statistics_options), .block_cols = 128, .bits = 5                \
+    }
+
+/** `options` may be NULL. Release with dg_statistics_destroy(). */
+DG_API dg_status dg_statistics_create(dg_statistics **statistics,
+                                      const dg_statistics_options *options);
+/** NULL is ignored. */
+DG_API void dg_statistics_destroy(dg_statistics *statistics);
+
+/**
+ * Adds a batch of a layer's activations, [tokens, features] in F32, F16 or BF16. A layer's first
+ * batch fixes its number of features. A batch of no rows makes the layer known: one that then never
+ * meets a token is listed and gets the scale of its siblings. NaN and infinities are counted and
+ * have no other influence. `context` is a CPU context, whose threads do the work.
+ */
+DG_API dg_status dg_statistics_observe(dg_context *context, dg_statistics *statistics,
+                                       const char *layer, const dg_matrix *x);
+
+/**
+ * Adds what `other` has met, which must have the same options and where a layer is in both the same
+ * number of features. Whoever splits the data and merges gets what one run over all of it gives:
+ * the same but for the rounding of the sums of squares.
+ */
+DG_API dg_status dg_statistics_merge(dg_statistics *statistics, const dg_statistics *other);
+
+/**
+ * Writes or reads a file of statistics (safetensors; docs/calibration.md has the format). A file
+ * that is there is replaced, in one step. Reading checks everything: DG_BAD_FILE says what is
+ * wrong.
+ */
+DG_API dg_status dg_statistics_save(const dg_statistics *statistics, const char *path);
+DG_API dg_status dg_statistics_load(dg_statistics **statistics, const char *path);
+
+/** What is known of a layer. The pointers live until the statistics change or are destroyed. */
+typedef struct dg_observed {
+    size_t struct_bytes;
+    const char *layer;
+    int64_t features;
+    int64_t tokens, batches;
+    int64_t non_finite;    /* elements that were NaN or infinite                                */
+    float amax;            /* of all finite elements; 0 where there are none                    */
+    const float *amaxes;   /* [features]                                                        */
+    const double *squares; /* [features], the sum over all tokens of x^2                        */
+} dg_observed;
+#define DG_OBSERVED_INIT                                                                           \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_observed)                                                        \
+    }
+
+/** Layer `index` (0, 1, ...) in the order of the names; DG_NOT_FOUND after the last. */
+DG_API dg_status dg_statistics_layer_at(const dg_statistics *statistics, int64_t index,
+                                        dg_observed *observed);
+/** The layer of that name, or DG_NOT_FOUND. */
+DG_API dg_status dg_statistics_layer(const dg_statistics *statistics, const char *layer,
+                                     dg_observed *observed);
+/** The options that the statistics were made with. */
+DG_API dg_status dg_statistics_get_options(const dg_statistics *statistics,
+                                           dg_statistics_options *options);
+
+/**
+ * Chooses static scales for a layer's activations and writes them to `scale`: block_rows 0, and
+ * block_cols 0 or a multiple of the statistics' block_cols, phases 0. All are positive and finite.
+ * A layer that has met no token gets what quality->origin says (docs/calibration.md); to refuse
+ * that is the caller's choice. `choice` and `quality` may be NULL.
+ */
+DG_API dg_status dg_statistics_choose(const dg_statistics *statistics, const char *layer,
+                                      const dg_scale_choice *choice, const dg_scale *scale,
+                                      dg_scale_quality *quality);
+
+/**
+ * What given scales of that kind would do to the values that a layer has met: with statistics of
+ * data that the scales were not chosen from, the clip rate on held-out data. `code` is DG_E4M3 or
+ * DG_E5M2.
+ */
+DG_API dg_status dg_statistics_judge(const dg_statistics *statistics, const char *layer,
+                                     const dg_scale *scale, dg_dtype code,
+                                     dg_scale_quality *quality);
+
+/** One of the values of a layer's histogram, all of its blocks together. */
+typedef struct dg_bin {
+    float magnitude; /* that the bin stands for */
+    double count;
+} dg_bin;
+
+/**
+ * Copies the occupied bins of a layer's histogram, by ascending magnitude, to `bins`, which holds
+ * *count of them; *count becomes the number there are. `bins` may be NULL to ask for it.
+ */
+DG_API dg_status dg_statistics_histogram(const dg_statistics *statistics, const char *layer,
+                                         dg_bin *bins, int64_t *count);
+
 /* ---- checkpoints --------------------------------------------------------------------- */
 
 /**

@@ -403,3 +403,47 @@ dg_status dgi_check_dequantize(const dg_dequantize *q)
     DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
     return check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale");
 }
+
+/* ---- calibration --------------------------------------------------------------------- */
+
+dg_status dgi_check_wide(const dg_matrix *matrix, const char *name)
+{
+    if (matrix == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL", name);
+    return check_matrix(matrix, name, WIDE_TYPES, -1, -1, true);
+}
+
+dg_status dgi_check_scale(const dg_scale *scale, int64_t rows, int64_t cols, bool written)
+{
+    if (scale == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "scale is NULL");
+    DGI_TRY(check_scale(scale, "scale", rows, cols, true));
+    return written ? check_written_scale(scale, "scale") : DG_OK;
+}
+
+dg_status dgi_take_choice(dg_scale_choice *complete, const dg_scale_choice *given,
+                          dg_dtype scale_dtype)
+{
+    *complete = (dg_scale_choice)DG_SCALE_CHOICE_INIT;
+    if (given != NULL)
+        DGI_TRY(dgi_take(complete, sizeof *complete, sizeof *complete, given, "choice"));
+    if ((unsigned)complete->method > DG_METHOD_KL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "choice.method is %d, not a dg_scale_method",
+                        complete->method);
+    if (complete->method == DG_METHOD_PERCENTILE &&
+        !(complete->percentile > 0.0 && complete->percentile <= 100.0))
+        return dgi_fail(DG_INVALID_ARGUMENT,
+                        "choice.percentile is %g: it must be above 0 and at most 100",
+                        complete->percentile);
+    if (!dgi_is_fp8(complete->code))
+        return dgi_fail(DG_UNSUPPORTED_TYPE, "choice.code is %s: e4m3 or e5m2 expected",
+                        dg_dtype_name(complete->code));
+    if ((unsigned)complete->rounding > DG_SCALE_POW2_DOWN)
+        return dgi_fail(DG_INVALID_ARGUMENT, "choice.rounding is %d, not a dg_scale_rounding",
+                        complete->rounding);
+    if (scale_dtype == DG_UE8M0 && complete->rounding == DG_SCALE_EXACT)
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "scale.dtype is ue8m0, which holds only powers of two: set choice.rounding "
+                        "to DG_SCALE_POW2_UP or DG_SCALE_POW2_DOWN");
+    return DG_OK;
+}

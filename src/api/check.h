@@ -20,6 +20,13 @@ dg_status dgi_check_dequantize(const dg_dequantize *dequantize);
 /* B and its scales for packing; `need_data` is false where only the size is asked for. */
 dg_status dgi_check_weights(const dg_matrix *b, const dg_scale *scale_b, bool need_data);
 dg_status dgi_check_comparison(const dg_matrix *reference, const dg_matrix *result);
+/* A matrix in F32, F16 or BF16. */
+dg_status dgi_check_wide(const dg_matrix *matrix, const char *name);
+/* Scales of a matrix of that shape; `written` when each needs a place of its own. */
+dg_status dgi_check_scale(const dg_scale *scale, int64_t rows, int64_t cols, bool written);
+/* Completes a choice of scales, NULL for the default, that may be written as `scale_dtype`. */
+dg_status dgi_take_choice(dg_scale_choice *complete, const dg_scale_choice *given,
+                          dg_dtype scale_dtype);
 /* The same where they are written, from `weights`. */
 dg_status dgi_check_unpack(const dg_context *context, const dg_weights *weights, const dg_matrix *b,
                            const dg_scale *scale_b);

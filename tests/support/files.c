@@ -151,16 +151,24 @@ char *safetensors_bytes(const char *header, const void *data, size_t data_bytes,
 
 void safetensors_write(const char *path, const stored *tensors, size_t count)
 {
+    safetensors_write_with(path, "{\"format\":\"pt\"}", tensors, count);
+}
+
+void safetensors_write_with(const char *path, const char *metadata, const stored *tensors,
+                            size_t count)
+{
     char *header, *data;
     size_t header_bytes, data_bytes, bytes, end = 0;
     FILE *header_text = open_memstream(&header, &header_bytes);
     FILE *data_stream = open_memstream(&data, &data_bytes);
-    fprintf(header_text, "{\"__metadata__\":{\"format\":\"pt\"}");
+    fprintf(header_text, "{");
+    if (metadata != NULL)
+        fprintf(header_text, "\"__metadata__\":%s", metadata);
     for (size_t i = 0; i < count; i++) {
         const stored *t = &tensors[i];
         size_t size = (size_t)(t->rows * (t->cols == 0 ? 1 : t->cols)) * t->element_bytes;
-        fprintf(header_text, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", t->name, t->type,
-                (long long)t->rows);
+        fprintf(header_text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld",
+                i > 0 || metadata != NULL ? "," : "", t->name, t->type, (long long)t->rows);
         if (t->cols != 0)
             fprintf(header_text, ",%lld", (long long)t->cols);
         fprintf(header_text, "],\"data_offsets\":[%zu,%zu]}", end, end + size);

@@ -37,5 +37,8 @@ typedef struct stored {
 } stored;
 /* Writes a safetensors file with these tensors, in this order. */
 void safetensors_write(const char *path, const stored *tensors, size_t count);
+/* The same with that JSON text as its metadata; NULL: none. */
+void safetensors_write_with(const char *path, const char *metadata, const stored *tensors,
+                            size_t count);
 
 #endif
