@@ -60,8 +60,9 @@ static compare_row compare_kept(const dg_tensor *reference, const dg_tensor *res
 
 /* ---- all tensors --------------------------------------------------------------------- */
 
-static void add_problem(cli_list *problems, char *text)
+static void add_problem(compare_report *report, char *text)
 {
+    cli_list *problems = &report->problems;
     problems->items =
         realloc(problems->items, (size_t)(problems->count + 1) * sizeof *problems->items);
     if (problems->items == NULL)
@@ -69,7 +70,7 @@ static void add_problem(cli_list *problems, char *text)
     problems->items[problems->count++] = text;
 }
 
-static void add_row(compare_report *report, compare_row row)
+void compare_add_row(compare_report *report, compare_row row)
 {
     report->rows = realloc(report->rows, (size_t)(report->row_count + 1) * sizeof *report->rows);
     if (report->rows == NULL)
@@ -77,32 +78,45 @@ static void add_row(compare_report *report, compare_row row)
     report->rows[report->row_count++] = row;
 }
 
-static void compare_tensor(const compare_job *job, const dg_tensor *result, compare_report *report,
-                           cli_list *problems)
+/* Whether the run over the text compares this tensor: a layer of the model, or one of its norms. */
+static bool belongs_to_run(const compare_report *report, const dg_tensor *result)
 {
-    if (result->dtype == DG_E4M3 || result->dtype == DG_E5M2) {
+    if (report->text == NULL)
+        return false;
+    for (int i = 0; i < report->row_count; i++)
+        if (strcmp(report->rows[i].name, result->name) == 0)
+            return true;
+    return strstr(result->name, "norm") != NULL;
+}
+
+static void compare_tensor(const compare_job *job, const dg_tensor *result, compare_report *report)
+{
+    dg_tensor reference;
+    dg_status found = dg_checkpoint_find(job->reference, result->name, &reference);
+    bool fp8 = result->dtype == DG_E4M3 || result->dtype == DG_E5M2;
+    if (!fp8 && found == DG_OK && same_shape(&reference, result) &&
+        same_bytes(&reference, result)) {
+        report->identical_count++;
+    } else if (belongs_to_run(report, result)) {
+        return;
+    } else if (fp8) {
         dg_stored_weight weight;
         dg_status status = dg_checkpoint_weight(job->result, result->name, false, &weight);
         if (status == DG_UNSUPPORTED_SHAPE) {
-            add_problem(problems, cli_format("%s", dg_last_error()));
+            add_problem(report, cli_format("%s", dg_last_error()));
             return;
         }
         cli_check(status, "the result");
-        add_row(report, compare_layer(job, &weight));
-        report->layer_count++;
-        return;
-    }
-    dg_tensor reference;
-    if (dg_checkpoint_find(job->reference, result->name, &reference) != DG_OK)
+        compare_add_row(report, compare_layer(job, &weight, NULL, NULL, NULL));
+    } else if (found != DG_OK) {
         return; /* scales, most of all */
-    if (same_shape(&reference, result) && same_bytes(&reference, result))
-        report->identical_count++;
-    else if (same_shape(&reference, result) && is_wide(&reference) && is_wide(result))
-        add_row(report, compare_kept(&reference, result));
-    else
-        add_problem(problems, cli_format("%s is not the same in both: another type (%s, %s), "
-                                         "another shape, or not a type to compare",
-                                         result->name, reference.stored_type, result->stored_type));
+    } else if (same_shape(&reference, result) && is_wide(&reference) && is_wide(result)) {
+        compare_add_row(report, compare_kept(&reference, result));
+    } else {
+        add_problem(report, cli_format("%s is not the same in both: another type (%s, %s), "
+                                       "another shape, or not a type to compare",
+                                       result->name, reference.stored_type, result->stored_type));
+    }
 }
 
 static int64_t count_tensors(const dg_checkpoint *checkpoint)
@@ -114,14 +128,14 @@ static int64_t count_tensors(const dg_checkpoint *checkpoint)
     return count;
 }
 
-static void compare_all(const compare_job *job, compare_report *report, cli_list *problems)
+static void compare_all(const compare_job *job, compare_report *report)
 {
     dg_tensor tensor, found;
     int64_t count = count_tensors(job->result);
     cli_progress progress = cli_progress_start("compare", (double)count);
     for (int64_t i = 0; i < count; i++) {
         cli_check(dg_checkpoint_tensor_at(job->result, i, &tensor), "the result");
-        compare_tensor(job, &tensor, report, problems);
+        compare_tensor(job, &tensor, report);
         cli_progress_update(&progress, (double)(i + 1));
     }
     cli_progress_end(&progress);
@@ -129,8 +143,12 @@ static void compare_all(const compare_job *job, compare_report *report, cli_list
     for (int64_t i = 0; i < count; i++) {
         cli_check(dg_checkpoint_tensor_at(job->reference, i, &tensor), "the reference");
         if (dg_checkpoint_find(job->result, tensor.name, &found) != DG_OK)
-            add_problem(problems, cli_format("%s is missing in the result", tensor.name));
+            add_problem(report, cli_format("%s is missing in the result", tensor.name));
     }
+}
+
+static void judge(compare_report *report)
+{
     if (report->row_count > 0) /* no array to sort otherwise */
         qsort(report->rows, (size_t)report->row_count, sizeof *report->rows, worst_first);
     for (int i = 0; i < report->row_count; i++) {
@@ -138,26 +156,34 @@ static void compare_all(const compare_job *job, compare_report *report, cli_list
         report->rows[i].failed = c->spoiled > 0 || c->cosine < report->limit_cosine ||
                                  c->relative_error > report->limit_relative;
         report->failed_count += report->rows[i].failed;
+        report->layer_count += report->rows[i].is_layer;
     }
+    report->whole_failed =
+        report->text != NULL && predict_top1_agreement(&report->whole) < report->limit_top1;
 }
 
 /* ---- the command --------------------------------------------------------------------- */
 
 int cli_compare(int argc, char **argv)
 {
-    enum { everything = INT32_MAX };
-    const char *inputs = NULL;
-    int64_t tokens = 32, seed = time(NULL) & INT32_MAX, threads = 0, shown = 20;
-    double limit_cosine = -INFINITY, limit_relative = INFINITY;
+    enum { everything = INT32_MAX, sampled_tokens = 32, text_tokens = 128 };
+    const char *inputs = NULL, *text = NULL;
+    int64_t tokens = -1, seed = time(NULL) & INT32_MAX, threads = 0, shown = 20;
+    double limit_cosine = -INFINITY, limit_relative = INFINITY, limit_top1 = -INFINITY;
     bool all = false, json = false;
     const cli_option options[] = {
+        {"text", "FILE", CLI_TEXT, &text,
+         "safetensors with token ids: runs both models, which must be Llamas"},
         {"inputs", "FILE", CLI_TEXT, &inputs,
          "safetensors with activations [tokens, K] under each layer's name"},
-        {"tokens", "N", CLI_COUNT, &tokens, "activations to sample without --inputs (default 32)"},
+        {"tokens", "N", CLI_COUNT, &tokens,
+         "of the text (default 128), or activations to sample (default 32)"},
         {"seed", "N", CLI_COUNT, &seed, "of the sampled activations (default: the time)"},
         {"limit-cosine", "X", CLI_REAL, &limit_cosine, "fail where the cosine is below X"},
         {"limit-relative", "X", CLI_REAL, &limit_relative,
          "fail where the relative error is above X, e.g. 0.05"},
+        {"limit-top1", "X", CLI_REAL, &limit_top1,
+         "with --text: fail where fewer predictions agree, e.g. 0.95"},
         {"top", "N", CLI_COUNT, &shown, "show the N worst (default 20)"},
         {"all", NULL, CLI_FLAG, &all, "show every layer"},
         {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
@@ -167,12 +193,20 @@ int cli_compare(int argc, char **argv)
     char **paths = cli_parse(
         &(cli_usage){
             "compare", "<16-bit checkpoint> <FP8 checkpoint>", 2, 2,
-            "Holds each layer of an FP8 checkpoint against the one it was made from: its "
-            "weights, and its\noutputs on given or sampled activations. Exits with 1 where "
-            "a layer is beyond a limit, where\nfinite values became NaN or infinite, or "
-            "where something could not be compared.",
+            "Holds each layer of an FP8 checkpoint against the one it was made from: its weights, "
+            "and its\noutputs on the same activations, with what caused their error: the weights, "
+            "the activations or\nthe accumulation. The activations come from running the model "
+            "over a text, from a file, or are\nsampled. Exits with 1 where a layer is beyond a "
+            "limit, where finite values became NaN or\ninfinite, or where something could not be "
+            "compared.",
             options},
         argc, argv);
+    if (text != NULL && inputs != NULL)
+        cli_misuse("either --text or --inputs");
+    if (text == NULL && isfinite(limit_top1))
+        cli_misuse("--limit-top1 needs --text");
+    if (tokens < 0)
+        tokens = text != NULL ? text_tokens : sampled_tokens;
     if (tokens == 0 && inputs == NULL)
         cli_misuse("--tokens must be at least 1");
 
@@ -188,33 +222,37 @@ int cli_compare(int argc, char **argv)
     if (inputs != NULL)
         cli_check(dg_checkpoint_open(&job.inputs, inputs), "opening the inputs");
 
-    cli_list problems = {0};
     compare_report report = {
         .reference = paths[0],
         .result = paths[1],
         .inputs = inputs,
+        .text = text,
         .wide_by = job.peer->about(),
         .tokens = tokens,
         .seed = job.seed,
         .limit_cosine = limit_cosine,
         .limit_relative = limit_relative,
-        .problems = &problems,
+        .limit_top1 = limit_top1,
+        .whole = PREDICT_INIT,
         .shown = all ? everything : shown,
     };
-    compare_all(&job, &report, &problems);
+    if (text != NULL)
+        compare_models(&job, paths[0], paths[1], &report);
+    compare_all(&job, &report);
+    judge(&report);
     if (json)
         compare_print_json(&report);
     else
         compare_print(&report);
 
+    bool failed = report.failed_count > 0 || report.whole_failed || report.problems.count > 0;
     free(report.rows);
+    for (int i = 0; i < report.problems.count; i++)
+        free((void *)report.problems.items[i]);
+    free(report.problems.items);
     dg_checkpoint_close(job.reference);
     dg_checkpoint_close(job.result);
     dg_checkpoint_close(job.inputs);
     dg_destroy(job.context);
-    bool failed = report.failed_count > 0 || problems.count > 0;
-    for (int i = 0; i < problems.count; i++)
-        free((void *)problems.items[i]);
-    free(problems.items);
     return failed ? CLI_FAILED : CLI_OK;
 }

@@ -38,28 +38,6 @@ static bool file_exists(const char *folder, const char *name)
     return found;
 }
 
-/* The text's token ids, at most *tokens of them; *tokens becomes their number. */
-static int32_t *read_ids(const char *folder, const llama *model, int64_t *tokens)
-{
-    char *path = cli_format("%s/tokens.safetensors", folder);
-    dg_checkpoint *file;
-    dg_tensor tensor;
-    cli_check(dg_checkpoint_open(&file, path), "opening the text");
-    cli_check(dg_checkpoint_find(file, "ids", &tensor), "reading the text");
-    if (strcmp(tensor.stored_type, "I32") != 0)
-        cli_die("%s: ids are stored as %s, not as I32", path, tensor.stored_type);
-    int32_t *ids = cli_alloc(tensor.bytes);
-    memcpy(ids, tensor.data, tensor.bytes);
-    *tokens = tensor.elements < *tokens ? tensor.elements : *tokens;
-    for (int64_t t = 0; t < *tokens; t++)
-        if (ids[t] < 0 || ids[t] >= model->vocabulary)
-            cli_die("%s: id %d is not in the vocabulary of %lld", path, ids[t],
-                    (long long)model->vocabulary);
-    dg_checkpoint_close(file);
-    free(path);
-    return ids;
-}
-
 /* As good as random: every row of a generated embedding is. */
 static int32_t *generate_ids(int64_t tokens)
 {
@@ -109,7 +87,11 @@ int cli_demo(int argc, char **argv)
     if (folder != NULL || file_exists(cache, "model.safetensors")) {
         result.source = folder != NULL ? folder : cache;
         d.model = llama_open(result.source);
-        ids = read_ids(result.source, &d.model, &tokens);
+        char *path = cli_format("%s/tokens.safetensors", result.source);
+        llama_text text = llama_read_text(&d.model, path);
+        ids = text.ids; /* the first text, where there are several */
+        tokens = text.tokens < tokens ? text.tokens : tokens;
+        free(path);
     } else {
         result.missing = cache;
         d.model = llama_generate();

@@ -5,6 +5,7 @@
 
 #include "layer.h"
 #include "llama.h"
+#include "predict.h"
 
 /* A linear layer: its weights in FP8, and how they did. */
 typedef struct demo_layer {
@@ -16,13 +17,6 @@ typedef struct demo_layer {
     dg_comparison error;              /* FP8 against 16 bits, same activations */
     double wide_seconds, fp8_seconds; /* FP8 with quantising the activations  */
 } demo_layer;
-
-/* The whole model, FP8 in every linear layer but the head against 16 bits. */
-typedef struct demo_end_to_end {
-    dg_comparison logits;
-    double top1_agreement; /* share of the tokens for which both predict the same next one */
-    double wide_perplexity, fp8_perplexity; /* of the text */
-} demo_end_to_end;
 
 typedef struct demo_recipe {
     const char *name;
@@ -40,8 +34,9 @@ typedef struct demo {
     double done; /* layers, of both passes */
 } demo;
 
-/* Runs everything; fills in the layers. */
-demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens);
+/* Runs everything; fills in the layers. Returns what FP8 in every linear layer but the head does.
+ */
+predict demo_run(demo *d, const int32_t *ids, int64_t tokens);
 
 typedef struct demo_result {
     const char *source;  /* the model's folder; NULL: generated data */
@@ -52,7 +47,7 @@ typedef struct demo_result {
     int64_t tokens;
     demo_layer *layers;
     int layer_count;
-    demo_end_to_end whole;
+    predict whole;
     double seconds; /* the run's */
     double others;  /* processors that other programs kept busy meanwhile */
 } demo_result;

@@ -123,14 +123,15 @@ static void print_layers(const demo_result *r)
 /* Not for generated data: a random model has nothing to predict. */
 static void print_whole(const demo_result *r)
 {
-    const demo_end_to_end *w = &r->whole;
+    const predict *w = &r->whole;
     printf("\nthe whole model, FP8 in all %d linear layers (the output head stays in 16 bits)\n",
            r->layer_count);
     printf("  logits       error %.2f %%, SNR %.1f dB, cosine %.5f\n",
            100 * w->logits.relative_error, w->logits.snr_db, w->logits.cosine);
     printf("  next token   the same prediction for %.1f %% of the tokens\n",
-           100 * w->top1_agreement);
-    printf("  perplexity   %.3f in FP8, %.3f in 16 bits\n", w->fp8_perplexity, w->wide_perplexity);
+           100 * predict_top1_agreement(w));
+    printf("  perplexity   %.3f in FP8, %.3f in 16 bits\n", predict_fp8_perplexity(w),
+           predict_wide_perplexity(w));
 }
 
 void demo_print(const demo_result *r, bool all_layers)
@@ -189,6 +190,7 @@ static cJSON *layer_object(const demo_layer *layer)
 void demo_print_json(const demo_result *r)
 {
     cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "command", "demo");
     cJSON_AddStringToObject(root, "data", r->missing != NULL ? "generated" : "model");
     cJSON_AddStringToObject(root, r->missing != NULL ? "missing" : "model",
                             r->missing != NULL ? r->missing : r->source);
@@ -201,13 +203,8 @@ void demo_print_json(const demo_result *r)
     cJSON *layers = cJSON_AddArrayToObject(root, "layers");
     for (int i = 0; i < r->layer_count; i++)
         cJSON_AddItemToArray(layers, layer_object(&r->layers[i]));
-    if (r->missing == NULL) {
-        cJSON *whole = cJSON_AddObjectToObject(root, "whole_model");
-        layer_add_metrics(cJSON_AddObjectToObject(whole, "logits"), &r->whole.logits);
-        cJSON_AddNumberToObject(whole, "top1_agreement", r->whole.top1_agreement);
-        cJSON_AddNumberToObject(whole, "wide_perplexity", r->whole.wide_perplexity);
-        cJSON_AddNumberToObject(whole, "fp8_perplexity", r->whole.fp8_perplexity);
-    }
+    if (r->missing == NULL)
+        predict_add_to(cJSON_AddObjectToObject(root, "whole_model"), &r->whole);
     cJSON_AddNumberToObject(root, "seconds", r->seconds);
     cJSON_AddNumberToObject(root, "others", r->others);
     cli_json_print(root);

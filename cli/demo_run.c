@@ -4,7 +4,6 @@
 
 #include "bench.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* ---- one layer ----------------------------------------------------------------------- */
@@ -112,53 +111,7 @@ static void product_fp8(void *user, int block, llama_kind kind, const dg_matrix 
 
 /* ---- the whole model ----------------------------------------------------------------- */
 
-static int64_t largest(const float *logits, int64_t count)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
-/* -log of the probability that the logits give to `id`. */
-static double surprise(const float *logits, int64_t count, int32_t id)
-{
-    double top = logits[largest(logits, count)], sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        sum += exp(logits[i] - top);
-    return log(sum) + top - logits[id];
-}
-
-static double perplexity(const float *logits, int64_t vocabulary, const int32_t *ids,
-                         int64_t tokens)
-{
-    double sum = 0.0;
-    for (int64_t t = 0; t + 1 < tokens; t++)
-        sum += surprise(logits + t * vocabulary, vocabulary, ids[t + 1]);
-    return exp(sum / (double)(tokens - 1));
-}
-
-static demo_end_to_end judge(const llama *model, const int32_t *ids, int64_t tokens, float *wide,
-                             float *fp8)
-{
-    int64_t vocabulary = model->vocabulary, agreed = 0;
-    for (int64_t t = 0; t < tokens; t++)
-        agreed +=
-            largest(wide + t * vocabulary, vocabulary) == largest(fp8 + t * vocabulary, vocabulary);
-    demo_end_to_end whole = {
-        .logits = DG_COMPARISON_INIT,
-        .top1_agreement = (double)agreed / (double)tokens,
-        .wide_perplexity = perplexity(wide, vocabulary, ids, tokens),
-        .fp8_perplexity = perplexity(fp8, vocabulary, ids, tokens),
-    };
-    dg_matrix reference = dg_matrix_of(wide, DG_F32, tokens, vocabulary);
-    dg_matrix result = dg_matrix_of(fp8, DG_F32, tokens, vocabulary);
-    cli_check(dg_compare(&reference, &result, &whole.logits), "comparing logits");
-    return whole;
-}
-
-demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens)
+predict demo_run(demo *d, const int32_t *ids, int64_t tokens)
 {
     const llama *model = &d->model;
     int count = model->block_count * LLAMA_BLOCK_KINDS;
@@ -174,7 +127,10 @@ demo_end_to_end demo_run(demo *d, const int32_t *ids, int64_t tokens)
     llama_forward(model, ids, 1, tokens, product_compared, d, wide);
     llama_forward(model, ids, 1, tokens, product_fp8, d, fp8);
     cli_progress_end(&d->progress);
-    demo_end_to_end whole = judge(model, ids, tokens, wide, fp8);
+    const dg_matrix wide_logits = dg_matrix_of(wide, DG_F32, tokens, model->vocabulary);
+    const dg_matrix fp8_logits = dg_matrix_of(fp8, DG_F32, tokens, model->vocabulary);
+    predict whole = PREDICT_INIT;
+    predict_add(&whole, ids, 1, tokens, &wide_logits, &fp8_logits);
     free(wide);
     free(fp8);
     free(d->head.data);

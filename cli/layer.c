@@ -56,6 +56,30 @@ void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_code
     cli_check(dg_quantize_run(context, &quantize, NULL), "quantising");
 }
 
+dg_matrix layer_dequantize(dg_context *context, const dg_matrix *codes, const dg_scale *scale)
+{
+    dg_dequantize dequantize = DG_DEQUANTIZE_INIT;
+    dequantize.input = *codes;
+    dequantize.scale = *scale;
+    dequantize.output = layer_new(codes->rows, codes->cols);
+    cli_check(dg_dequantize_run(context, &dequantize, NULL), "dequantising");
+    return dequantize.output;
+}
+
+void layer_multiply_exact(const dg_matrix *x, const dg_matrix *w, double *sums)
+{
+    const float *a = x->data, *b = w->data;
+#pragma omp parallel for
+    for (int64_t n = 0; n < w->rows; n++)
+        for (int64_t m = 0; m < x->rows; m++) {
+            double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t k = 0; k < x->cols; k++)
+                sum += (double)a[m * x->cols + k] * b[n * x->cols + k];
+            sums[m * w->rows + n] = sum;
+        }
+}
+
 /* ---- the 16-bit product -------------------------------------------------------------- */
 
 static const char *loop_open(int threads, const char *isa)
@@ -132,4 +156,11 @@ void layer_add_metrics(cJSON *object, const dg_comparison *comparison)
     cJSON_AddNumberToObject(object, "inf", (double)comparison->result_inf);
     cJSON_AddNumberToObject(object, "reference_nan", (double)comparison->reference_nan);
     cJSON_AddNumberToObject(object, "reference_inf", (double)comparison->reference_inf);
+}
+
+void layer_add_counts(cJSON *object, const dg_quantize_counts *counts)
+{
+    cJSON_AddNumberToObject(object, "saturated", (double)counts->saturated);
+    cJSON_AddNumberToObject(object, "underflow", (double)counts->underflow);
+    cJSON_AddNumberToObject(object, "non_finite", (double)counts->non_finite);
 }

@@ -32,6 +32,9 @@ void layer_codes_free(layer_codes *matrix);
 /* Quantises a matrix of that shape with dynamic scales. */
 void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_codes *quantized);
 
+/* A contiguous F32 copy of rows of codes: scale * code. Free the data. */
+dg_matrix layer_dequantize(dg_context *context, const dg_matrix *codes, const dg_scale *scale);
+
 /* Who multiplies in 16 bits: OpenBLAS where it opens, or else a plain loop. */
 const bench_peer *layer_wide_peer(int threads, const char *isa);
 /* y = x . w^T, all F32 and contiguous, by that peer. */
@@ -41,7 +44,12 @@ void layer_multiply_wide(const bench_peer *peer, const dg_matrix *x, const dg_ma
 double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
                        const dg_matrix *y, double seconds);
 
+/* sums[m * N + n] = x . w^T in double precision, on all cores; both F32 and contiguous. */
+void layer_multiply_exact(const dg_matrix *x, const dg_matrix *w, double *sums);
+
 /* Adds a comparison's metrics and counts to a JSON object. */
 void layer_add_metrics(cJSON *object, const dg_comparison *comparison);
+/* Adds what a quantisation met: "saturated", "underflow" and "non_finite", in elements. */
+void layer_add_counts(cJSON *object, const dg_quantize_counts *counts);
 
 #endif

@@ -20,12 +20,18 @@ char *llama_layer_name(int block, llama_kind kind)
                       llama_kind_names[kind]);
 }
 
+/*
+ * Few rows are not worth waking threads for: they would still be spinning, each on a core of its
+ * own, when the next product's library wakes its own.
+ */
+enum { many_rows = 512 };
+
 /* target = source / rms(source) * weight, row by row. */
 static void rms_norm(const llama *model, const float *source, const float *weight, int64_t rows,
                      float *target)
 {
     int64_t n = model->hidden;
-#pragma omp parallel for
+#pragma omp parallel for if (rows >= many_rows)
     for (int64_t row = 0; row < rows; row++) {
         const float *x = source + row * n;
         double squares = 0.0;
@@ -61,7 +67,7 @@ static void rotate(const llama *model, const rotation *by, float *x, int64_t row
                    int64_t heads)
 {
     int64_t half = model->head_dim / 2;
-#pragma omp parallel for
+#pragma omp parallel for if (rows >= many_rows)
     for (int64_t row = 0; row < rows; row++) {
         const float *c = by->cosine + row % tokens * half, *s = by->sine + row % tokens * half;
         for (int64_t head = 0; head < heads; head++) {
@@ -122,7 +128,7 @@ static void attend(const llama *model, const float *q, const float *k, const flo
 {
     int64_t d = model->head_dim, q_size = tokens * model->heads * d;
     int64_t kv_size = tokens * model->kv_heads * d;
-#pragma omp parallel for collapse(2)
+#pragma omp parallel for collapse(2) if (sequences * tokens >= many_rows)
     for (int64_t s = 0; s < sequences; s++)
         for (int64_t head = 0; head < model->heads; head++) {
             int64_t from = s * q_size + head * d;
@@ -138,10 +144,10 @@ static void add(float *x, const float *y, int64_t count)
 }
 
 /* gate = silu(gate) * up */
-static void gated_silu(float *gate, const float *up, int64_t count)
+static void gated_silu(float *gate, const float *up, int64_t rows, int64_t features)
 {
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; i++)
+#pragma omp parallel for if (rows >= many_rows)
+    for (int64_t i = 0; i < rows * features; i++)
         gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
@@ -193,7 +199,7 @@ void llama_forward(const llama *model, const int32_t *ids, int64_t sequences, in
         rms_norm(model, x, model->blocks[b].mlp_norm, rows, normed);
         product(user, b, LLAMA_GATE, &norm_m, &gate_m);
         product(user, b, LLAMA_UP, &norm_m, &up_m);
-        gated_silu(gate, up, rows * inner);
+        gated_silu(gate, up, rows, inner);
         product(user, b, LLAMA_DOWN, &gate_m, &change_m);
         add(x, change, rows * hidden);
     }

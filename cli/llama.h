@@ -58,6 +58,15 @@ llama llama_generate(void);
 
 void llama_close(llama *model);
 
+/* Token ids: several texts of the same length. */
+typedef struct llama_text {
+    int32_t *ids; /* [sequences, tokens], of malloc's */
+    int64_t sequences, tokens;
+} llama_text;
+
+/* The tensor `ids`, I32 [tokens] or [sequences, tokens], of a safetensors file; or dies. */
+llama_text llama_read_text(const llama *model, const char *path);
+
 /* Computes y = x . W^T for one layer: x [rows, K] and y [rows, N] are F32. */
 typedef void llama_product(void *user, int block, llama_kind kind, const dg_matrix *x,
                            const dg_matrix *y);

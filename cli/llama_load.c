@@ -183,6 +183,31 @@ llama llama_open_quantized(const char *folder)
     return open_model(folder, true);
 }
 
+/* ---- text ---------------------------------------------------------------------------- */
+
+llama_text llama_read_text(const llama *model, const char *path)
+{
+    dg_checkpoint *file;
+    dg_tensor tensor;
+    cli_check(dg_checkpoint_open(&file, path), "opening the text");
+    cli_check(dg_checkpoint_find(file, "ids", &tensor), "reading the text");
+    if (strcmp(tensor.stored_type, "I32") != 0 || tensor.rank < 1 || tensor.rank > 2)
+        cli_die("%s: ids are stored as %s in %d dimensions, not as I32 in one or two", path,
+                tensor.stored_type, tensor.rank);
+    llama_text text = {
+        .ids = cli_alloc(tensor.bytes),
+        .sequences = tensor.rank == 2 ? tensor.shape[0] : 1,
+        .tokens = tensor.shape[tensor.rank - 1],
+    };
+    memcpy(text.ids, tensor.data, tensor.bytes);
+    for (int64_t t = 0; t < tensor.elements; t++)
+        if (text.ids[t] < 0 || text.ids[t] >= model->vocabulary)
+            cli_die("%s: id %d is not in the vocabulary of %lld", path, text.ids[t],
+                    (long long)model->vocabulary);
+    dg_checkpoint_close(file);
+    return text;
+}
+
 /* ---- generated ----------------------------------------------------------------------- */
 
 static dg_matrix generate_matrix(uint64_t seed, shape s, float deviation)

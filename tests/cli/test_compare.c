@@ -288,6 +288,123 @@ static void given_inputs(void **state)
     tool_free(&run);
 }
 
+/* ---- causes and counts --------------------------------------------------------------- */
+
+/* A layer of one scale, with the reference's weight beside it and activations for it. */
+typedef struct small {
+    float wide[4 * 8], x[2 * 8], scale;
+    uint8_t codes[4 * 8];
+    float input_scale; /* 0: none in the checkpoint */
+} small;
+
+static cJSON *compare_small(const model *m, const small *s)
+{
+    const stored wide = {"a.weight", "F32", 4, 4, 8, s->wide};
+    const stored fp8[] = {{"a.weight", "F8_E4M3", 1, 4, 8, s->codes},
+                          {"a.weight_scale", "F32", 4, 1, 1, &s->scale},
+                          {"a.input_scale", "F32", 4, 1, 0, &s->input_scale}};
+    const stored inputs = {"a", "F32", 4, 2, 8, s->x};
+    safetensors_write(files_path(m->folder, "small16.safetensors"), &wide, 1);
+    safetensors_write(files_path(m->folder, "small8.safetensors"), fp8, s->input_scale > 0 ? 3 : 2);
+    safetensors_write(files_path(m->folder, "small-x.safetensors"), &inputs, 1);
+    tool_result run = tool_run("",
+                               "compare %1$s/small16.safetensors %1$s/small8.safetensors "
+                               "--inputs %1$s/small-x.safetensors --json",
+                               m->folder);
+    cJSON *root = tool_json(&run);
+    tool_free(&run);
+    return root;
+}
+
+static double cause(const cJSON *root, const char *name, const char *value)
+{
+    const cJSON *all = cJSON_GetObjectItem(row_at(root, 0), "caused_by");
+    return tool_number(cJSON_GetObjectItem(all, name), value);
+}
+
+/* Weights 1.5 and 2 of both signs, activations 1 to 448: all of them are E4M3. */
+static small exact_layer(rng *r)
+{
+    small s = {.scale = 1.0f};
+    for (int i = 0; i < 4 * 8; i++) {
+        bool large = rng_range(r, 0, 1), negative = rng_range(r, 0, 1);
+        s.codes[i] = (uint8_t)((large ? 0x40 : 0x3C) | (negative ? 0x80 : 0));
+        s.wide[i] = (large ? 2.0f : 1.5f) * (negative ? -1 : 1);
+    }
+    for (int i = 0; i < 2 * 8; i++)
+        s.x[i] = i % 8 == 0 ? 448.0f : (float)rng_range(r, 1, 15);
+    return s;
+}
+
+static void causes_are_told_apart(void **state)
+{
+    const model *m = *state;
+    rng r = rng_new(4);
+    small s = exact_layer(&r);
+    cJSON *root = compare_small(m, &s);
+    assert_true(metric(row_at(root, 0), "output", "relative_error") < 1e-6);
+    cJSON_Delete(root);
+
+    for (int i = 0; i < 4 * 8; i++) /* now the weights alone are rounded */
+        s.wide[i] *= 1.01f;
+    root = compare_small(m, &s);
+    assert_true(fabs(cause(root, "weights", "share") - 1) < 1e-4);
+    assert_true(fabs(cause(root, "activations", "share")) < 1e-4);
+    assert_true(fabs(cause(root, "weights", "relative_error") - 0.01 / 1.01) < 1e-4);
+    cJSON_Delete(root);
+
+    s = exact_layer(&r); /* now the activations alone: 33 is between 32 and 36 */
+    s.x[3] = s.x[9] = 33.0f;
+    root = compare_small(m, &s);
+    assert_true(fabs(cause(root, "activations", "share") - 1) < 1e-4);
+    assert_true(fabs(cause(root, "weights", "share")) < 1e-4);
+    assert_true(cause(root, "accumulation", "relative_error") < 1e-6);
+    cJSON_Delete(root);
+}
+
+/* On real layers all three add up to the whole error. */
+static void shares_add_up(void **state)
+{
+    model *m = *state;
+    write_model(m);
+    tool_result r = compare(m, "--json");
+    cJSON *root = tool_json(&r);
+    for (int i = 0; i < layers; i++) {
+        const cJSON *all = cJSON_GetObjectItem(row_at(root, i), "caused_by"), *one;
+        double sum = 0.0;
+        cJSON_ArrayForEach(one, all) sum += tool_number(one, "share");
+        assert_true(fabs(sum - 1) < 1e-3);
+        double by_weights = tool_number(cJSON_GetObjectItem(all, "weights"), "share");
+        assert_true(by_weights > 0.05 && by_weights < 0.95); /* both are rounded */
+    }
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+static void clipped_and_vanished_values_are_counted(void **state)
+{
+    const model *m = *state;
+    rng r = rng_new(5);
+    small s = exact_layer(&r);
+    s.wide[0] = 1000.0f;                /* beyond 448 */
+    s.wide[1] = -1e-6f, s.codes[1] = 0; /* below half of 2^-9 */
+    s.wide[2] = 0.0f, s.codes[2] = 0;   /* no underflow */
+    s.x[1] = 1e-5f;
+    cJSON *root = compare_small(m, &s);
+    assert_int_equal(metric(row_at(root, 0), "weight", "saturated"), 1);
+    assert_int_equal(metric(row_at(root, 0), "weight", "underflow"), 1);
+    assert_int_equal(metric(row_at(root, 0), "activations", "saturated"), 0);
+    assert_int_equal(metric(row_at(root, 0), "activations", "underflow"), 1);
+    cJSON_Delete(root);
+
+    s = exact_layer(&r);
+    s.input_scale = 0.5f; /* 448 becomes 224 */
+    root = compare_small(m, &s);
+    assert_int_equal(metric(row_at(root, 0), "activations", "saturated"), 2);
+    assert_true(metric(row_at(root, 0), "output", "relative_error") > 0.3);
+    cJSON_Delete(root);
+}
+
 /* A cosine of 0.9702 passes a limit of 0.97. */
 static void cosine_limit_is_not_rounded(void **state)
 {
@@ -324,6 +441,9 @@ static void missing_tensor_fails(void **state)
 static void misuse(void **state)
 {
     (void)state;
+    tool_result text = tool_run("", "compare a b --limit-top1 0.9");
+    tool_expect(&text, 2);
+    tool_free(&text);
     tool_result one = tool_run("", "compare somewhere");
     tool_result none = tool_run("", "compare /nowhere /nowhere");
     tool_expect(&one, 2);
@@ -340,6 +460,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(damaged_layer_ranks_first),
         cmocka_unit_test(nan_ranks_first_and_fails),
         cmocka_unit_test(given_inputs),
+        cmocka_unit_test(causes_are_told_apart),
+        cmocka_unit_test(shares_add_up),
+        cmocka_unit_test(clipped_and_vanished_values_are_counted),
         cmocka_unit_test(cosine_limit_is_not_rounded),
         cmocka_unit_test(missing_tensor_fails),
         cmocka_unit_test(misuse),

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* deepgemm demo on a small Llama model made here, against a forward pass in double precision. */
+/*
+ * deepgemm demo, and compare with --text, on a small Llama model made here, against a forward pass
+ * in double precision.
+ */
 #include "files.h"
 #include "oracle.h"
 #include "random.h"
@@ -60,6 +63,36 @@ static double *make_tensor(rng *r, stored *t, const char *name, int rows, int co
     return values;
 }
 
+/*
+ * The same model with scale moved from activations to weights: every third gain of a norm is four
+ * times as large, and the columns that it feeds are a quarter, both exactly.
+ */
+static void write_smoothed(const char *folder, stored *tensors, int count)
+{
+    const float grow = 4.0f;
+    for (int i = 0; i < count; i++) {
+        bool norm = strstr(tensors[i].name, "layernorm") != NULL;
+        bool fed = strstr(tensors[i].name, "q_proj") != NULL ||
+                   strstr(tensors[i].name, "k_proj") != NULL ||
+                   strstr(tensors[i].name, "v_proj") != NULL ||
+                   strstr(tensors[i].name, "gate_proj") != NULL ||
+                   strstr(tensors[i].name, "up_proj") != NULL;
+        if (!norm && !fed)
+            continue;
+        int64_t elements = tensors[i].rows * (tensors[i].cols == 0 ? 1 : tensors[i].cols);
+        uint16_t *data = (uint16_t *)tensors[i].data;
+        for (int64_t e = 0; e < elements; e++) {
+            float value;
+            assert_ok(dg_convert(&data[e], DG_BF16, &value, DG_F32, 1, DG_SATURATE));
+            if (e % hidden % 3 == 0)
+                value = norm ? value * grow : value / grow;
+            assert_ok(dg_convert(&value, DG_F32, &data[e], DG_BF16, 1, DG_SATURATE));
+        }
+    }
+    files_make_folder(files_path(folder, "smooth"));
+    safetensors_write(files_path(folder, "smooth/model.safetensors"), tensors, (size_t)count);
+}
+
 static int make_model(void **state)
 {
     static model m;
@@ -90,6 +123,7 @@ static int make_model(void **state)
     safetensors_write(files_path(m.folder, "model.safetensors"), tensors, (size_t)count);
     safetensors_write(files_path(m.folder, "tokens.safetensors"),
                       &(stored){"ids", "I32", 4, tokens, 0, m.ids}, 1);
+    write_smoothed(m.folder, tensors, count);
     for (int i = 0; i < count; i++) {
         free((void *)tensors[i].name);
         free((void *)tensors[i].data);
@@ -261,6 +295,88 @@ static void numbers_of_a_small_model(void **state)
     tool_free(&text);
 }
 
+/* Quantises the model (`part` "" or "/smooth") and compares it over the text. */
+static tool_result compare_over_text(const model *m, const char *part, const char *options)
+{
+    tool_result quantized = tool_run("", "quantize %1$s%2$s %1$s/fp8 --force", m->folder, part);
+    tool_expect(&quantized, 0);
+    tool_free(&quantized);
+    return tool_run("", "compare %1$s %1$s/fp8 --text %1$s/tokens.safetensors --json %2$s",
+                    m->folder, options);
+}
+
+/* The checkpoint that `quantize` writes computes what the demo computes, to the bit. */
+static void compare_runs_both_models(void **state)
+{
+    const model *m = *state;
+    write_config(m, "");
+    tool_result run = compare_over_text(m, "", ""),
+                demo = tool_run("", "demo --model %s --json", m->folder);
+    cJSON *root = tool_json(&run), *demo_root = tool_json(&demo);
+    const cJSON *whole = cJSON_GetObjectItem(root, "whole_model");
+    const cJSON *expected = cJSON_GetObjectItem(demo_root, "whole_model");
+    static const char *const same[] = {"fp8_perplexity", "wide_perplexity", "top1_agreement"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_true(tool_number(whole, same[i]) == tool_number(expected, same[i]));
+    assert_int_equal(tool_number(root, "fp8_layers"), blocks * kinds);
+    assert_int_equal(tool_number(root, "tokens"), tokens);
+
+    /* each layer as in the demo, whatever its rank */
+    const cJSON *row, *layer;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(root, "tensors"))
+    {
+        int block, found = 0;
+        assert_int_equal(sscanf(tool_string(row, "name"), "model.layers.%d.", &block), 1);
+        cJSON_ArrayForEach(layer, cJSON_GetObjectItem(demo_root, "layers"))
+        {
+            if ((int)tool_number(layer, "block") == block &&
+                strstr(tool_string(row, "name"), tool_string(layer, "kind")) != NULL) {
+                found++;
+                assert_true(tool_number(cJSON_GetObjectItem(row, "output"), "relative_error") ==
+                            tool_number(layer, "relative_error"));
+            }
+        }
+        assert_int_equal(found, 1);
+    }
+    cJSON_Delete(root);
+    cJSON_Delete(demo_root);
+    tool_free(&run);
+    tool_free(&demo);
+
+    run = compare_over_text(m, "", "--limit-top1 1 --limit-relative 0.5");
+    root = cJSON_Parse(run.out);
+    double agreement = tool_number(cJSON_GetObjectItem(root, "whole_model"), "top1_agreement");
+    tool_expect(&run, agreement < 1.0 ? 1 : 0);
+    cJSON_Delete(root);
+    tool_free(&run);
+    run = compare_over_text(m, "", "--limit-top1 1.1");
+    tool_expect(&run, 1);
+    tool_free(&run);
+}
+
+/* Layers of a smoothed model are compared in its own terms, not by weights that differ on purpose.
+ */
+static void smoothed_model(void **state)
+{
+    const model *m = *state;
+    char text[sizeof config + 64];
+    snprintf(text, sizeof text, config, "");
+    files_write_text(files_path(m->folder, "smooth/config.json"), text);
+    tool_result run = compare_over_text(m, "/smooth", "");
+    cJSON *root = tool_json(&run);
+    const cJSON *row;
+    int rows = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(root, "tensors"))
+    {
+        rows++;
+        assert_true(tool_number(cJSON_GetObjectItem(row, "weight"), "relative_error") < 0.05);
+        assert_true(tool_number(cJSON_GetObjectItem(row, "output"), "relative_error") < 0.08);
+    }
+    assert_int_equal(rows, blocks * kinds);
+    cJSON_Delete(root);
+    tool_free(&run);
+}
+
 static void refuse(const char *arguments, int code, const char *reason)
 {
     tool_result r = tool_run("", "demo %s", arguments);
@@ -292,6 +408,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_a_small_model),
+        cmocka_unit_test(compare_runs_both_models),
+        cmocka_unit_test(smoothed_model),
         cmocka_unit_test(refusals),
     };
     test_begin(argc, argv);
