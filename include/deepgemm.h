@@ -432,6 +432,200 @@ DG_API dg_status dg_weights_unpack(dg_context *context, const dg_weights *weight
 /** Releases packed weights (not a caller's buffer); NULL is ignored. */
 DG_API void dg_weights_destroy(dg_weights *weights);
 
+/* ---- grouped GEMM -------------------------------------------------------------------- */
+
+/*
+ * Many products in one call, for mixtures of experts: the groups (experts) share their types,
+ * granularities and most sizes, and how large each group is stands in device memory, where the
+ * host never reads it. A call may therefore be captured in a graph once and replayed with other
+ * sizes. Products that have nothing in common but their types go into a dg_table, below.
+ *
+ * A dg_gemm describes the groups' operands and a dg_groups how they divide; G is groups.count, and
+ * "sizes" are what groups.sizes points at. Alpha, beta and accumulation hold for all groups.
+ *
+ *  grouping    | sizes          | a           | b, bias of a group  | d (and c)
+ *  ------------+----------------+-------------+---------------------+----------------------------
+ *  BY_END      | ends [G]       | [M, K]      | [N, K], [1, N]      | [M, N]
+ *  BY_ROW      | group of row   | [M, K]      | [N, K], [1, N]      | [M, N]
+ *              | [M]            |             |                     |
+ *  MASKED      | rows in use    | [R, K] of a | [N, K], [1, N]      | [R, N] of a group
+ *              | [G]            | group       |                     |
+ *  K_COLUMNS   | K of each      | [M, all K]  | [N, all K], [1, N]  | [M, N] of a group
+ *  K_BLOCKS    | group [G]      |             |                     |
+ *
+ * "of a group" describes the first group; a stride of dg_groups, in elements, leads from each to
+ * the next. The scales of an operand follow it: those of a [M, K] matrix cover it whole, those of
+ * a group have a stride. So does the phase: scale_b describes each group alone, whatever N is.
+ *
+ * BY_END: the rows of all groups lie one after another. Group g begins at the end of group g - 1
+ *     (0 for the first) rounded up to a multiple of `alignment`, and ends before row sizes[g]. An
+ *     end beyond M counts as M; one at or before its group's beginning makes the group empty.
+ * BY_ROW: row r belongs to group sizes[r]. A value outside 0..G-1 (say -1) makes it a padding row.
+ *     Groups may lie in any order; each run of equal values costs a tile at least.
+ * MASKED: of R rows each group uses the first sizes[g]; less than 0 counts as 0, more than R as R.
+ * K_COLUMNS: D[g] = alpha * A_g B_g^T + beta * C[g] + bias[g], where A_g and B_g are neighbouring
+ *     columns of `a` and `b`: those of group g begin where those of g - 1 end. For weight gradients
+ *     (FP32 D, beta 1 and c = d accumulates). Less than 0 counts as 0; columns behind the last are
+ *     not there. A group of K = 0 gives beta * C[g] + bias[g]: in place with beta 1 and no bias,
+ *     D[g] keeps its values.
+ * K_BLOCKS: the same, but A_g is contiguous [M, sizes[g]], one group behind another, and so is B_g;
+ *     a.ld and b.ld have no meaning.
+ *     In both, where scales change along K each group begins with a column of scales of its own,
+ *     so that the arrays may have up to G - 1 more than all of K needs; their col_phase is 0.
+ *     A size that needs more columns than there are is refused on the CPU; on a GPU, where nobody
+ *     looks, the last column is used instead.
+ *
+ * What is written: the elements of the rows (BY_END, BY_ROW, MASKED) that belong to a group, or all
+ * of every group's D (K_...), each once. Padding rows, those that belong to no group, are left as
+ * they are; with DG_PADDING_ZERO they become zeros. Nothing else is touched, and what lies in
+ * padding rows of A and its scales (NaN, anything) has no influence.
+ *
+ * The same call gives the same bits on every run; a row has the bits that dg_gemm_run gives it on
+ * the CPU.
+ */
+typedef enum dg_grouping {
+    DG_GROUPS_BY_END = 0,
+    DG_GROUPS_BY_ROW,
+    DG_GROUPS_MASKED,
+    DG_GROUPS_K_COLUMNS,
+    DG_GROUPS_K_BLOCKS
+} dg_grouping;
+
+typedef enum dg_padding {
+    DG_PADDING_UNTOUCHED = 0,
+    DG_PADDING_ZERO /* BY_END, BY_ROW and MASKED only */
+} dg_padding;
+
+typedef struct dg_groups {
+    size_t struct_bytes;
+    dg_grouping grouping;
+    int32_t count;        /* G                                                                */
+    const int32_t *sizes; /* device memory, read when the work runs                           */
+    int32_t alignment;    /* BY_END: 1 or more                                                */
+    dg_padding padding;
+    /** From one group's to the next one's; needed where the table above says "of a group". */
+    int64_t a_stride, b_stride, c_stride, d_stride, bias_stride;
+    int64_t scale_a_stride, scale_b_stride, scale_d_stride;
+    /**
+     * BY_END and BY_ROW, optional: `rows` row numbers each, in device memory. With `gather` the
+     * products' row r is row gather[r] of `a` (and of scale_a); M above is `rows`, and `a` may have
+     * any number of rows. An entry outside `a` makes r a padding row. With `scatter` its result is
+     * row scatter[r] of `d` (and c and scale_d belong to that row); an entry outside `d` leaves it
+     * out. No two may be the same. `rows` is 0 or a.rows where there is no gather.
+     */
+    const int32_t *gather, *scatter;
+    int64_t rows;
+    /** BY_END, BY_ROW and MASKED: G packed weights of one shape and kind instead of b, scale_b. */
+    const dg_weights *const *weights;
+    /** A typical group's rows, 0 when unknown. It may change the time, on a GPU also rounding. */
+    int64_t expected_rows;
+} dg_groups;
+#define DG_GROUPS_INIT                                                                             \
+    {                                                                                              \
+        sizeof(dg_groups), DG_GROUPS_BY_END, 0, NULL, 1, DG_PADDING_UNTOUCHED, 0, 0, 0, 0, 0, 0,   \
+            0, 0, NULL, NULL, 0, NULL, 0                                                           \
+    }
+
+/** Elements from the beginning of one matrix to the next when they lie one after another. */
+static inline int64_t dg_matrix_stride(const dg_matrix *matrix)
+{
+    return matrix->rows * (matrix->rows > 1 ? matrix->ld : matrix->cols);
+}
+/** The same for scales, row-major or column-major. */
+static inline int64_t dg_scale_stride(const dg_scale *scale)
+{
+    int64_t by_rows = scale->rows * scale->row_stride, by_cols = scale->cols * scale->col_stride;
+    return by_rows > by_cols ? by_rows : by_cols;
+}
+
+/** `count` groups with strides for operands that lie one after another, as `gemm` describes one. */
+static inline dg_groups dg_groups_of(dg_grouping grouping, int32_t count, const int32_t *sizes,
+                                     const dg_gemm *gemm)
+{
+    dg_groups groups = DG_GROUPS_INIT;
+    groups.grouping = grouping;
+    groups.count = count;
+    groups.sizes = sizes;
+    groups.a_stride = dg_matrix_stride(&gemm->a);
+    groups.b_stride = dg_matrix_stride(&gemm->b);
+    groups.c_stride = dg_matrix_stride(&gemm->c);
+    groups.d_stride = dg_matrix_stride(&gemm->d);
+    groups.bias_stride = dg_matrix_stride(&gemm->bias);
+    groups.scale_a_stride = dg_scale_stride(&gemm->scale_a);
+    groups.scale_b_stride = dg_scale_stride(&gemm->scale_b);
+    groups.scale_d_stride = dg_scale_stride(&gemm->scale_d);
+    return groups;
+}
+
+/**
+ * Enqueues the products of all groups (on the CPU: computes them). gemm->weights and
+ * gemm->workspace are NULL: packed weights are given by `groups`, scratch memory is the context's.
+ */
+DG_API dg_status dg_grouped_run(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                                void *stream);
+/** As dg_gemm_prepare(): afterwards a call like this one never allocates and can be captured. */
+DG_API dg_status dg_grouped_prepare(dg_context *context, const dg_gemm *gemm,
+                                    const dg_groups *groups);
+
+/**
+ * A table of problems, each a dg_gemm with sizes, addresses, strides, alpha, beta, C and bias of
+ * its own, that one launch computes. It lies at one place in device memory from create to destroy,
+ * and the launch does not depend on what it holds: a captured dg_table_run stays valid while the
+ * table changes. One thread at a time may use a table.
+ */
+typedef struct dg_table dg_table;
+
+/**
+ * Makes a table of `problems` empty problems (at most 65536). `largest` is a GEMM without data that
+ * says what the problems share: the types of a, b and d, the granularities of their scales, and the
+ * accumulation; no problem may be larger than it in M, N or K. All memory is allocated and all
+ * kernels are loaded here. Release it with dg_table_destroy(), before the context.
+ */
+DG_API dg_status dg_table_create(dg_context *context, const dg_gemm *largest, int32_t problems,
+                                 dg_table **table);
+/** Releases a table; NULL is ignored. Waits for work that uses it. */
+DG_API void dg_table_destroy(dg_table *table);
+
+/**
+ * Describes problem `index`, with all checks of dg_gemm_run; NULL makes it empty. Nothing is copied
+ * to the device yet. No problem's D may overlap what another one reads or writes, which is not
+ * checked. gemm->workspace is NULL.
+ */
+DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
+/** Brings the device's table up to date with all that was set, in stream order. */
+DG_API dg_status dg_table_update(dg_table *table, void *stream);
+
+/**
+ * New values for all problems, each an array of one entry a problem in device memory; NULL leaves
+ * that property as it is. A size below 0 counts as 0, one above the table's largest as that.
+ * Leading dimensions, strides, types and the rest are as they were set; problems that were never
+ * set stay empty. Where weights are packed, N, K, `b` and `scale_b` do not change.
+ */
+typedef struct dg_table_values {
+    size_t struct_bytes;
+    const int32_t *m, *n, *k;
+    void *const *a, *const *b, *const *c, *const *d, *const *bias;
+    void *const *scale_a, *const *scale_b, *const *scale_d;
+} dg_table_values;
+#define DG_TABLE_VALUES_INIT                                                                       \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_table_values)                                                    \
+    }
+
+/**
+ * Changes the device's table from arrays that are read there, in stream order, with no copy to the
+ * host and no wait; can be captured. It has no effect on what dg_table_set described: the next
+ * dg_table_update() replaces all.
+ */
+DG_API dg_status dg_table_update_device(dg_table *table, const dg_table_values *values,
+                                        void *stream);
+
+/**
+ * Enqueues all problems as the device's table describes them. Exactly the elements of their D are
+ * written, as dg_gemm_run does.
+ */
+DG_API dg_status dg_table_run(dg_table *table, void *stream);
+
 /* ---- comparison ---------------------------------------------------------------------- */
 
 /**

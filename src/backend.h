@@ -51,6 +51,17 @@ typedef struct dgi_backend {
                               dg_weights *weights, void *stream);
     dg_status (*weights_unpack)(dg_context *context, const dg_weights *weights, const dg_matrix *b,
                                 const dg_scale *scale_b, void *stream);
+
+    /* Grouped products: N is not 0, there are groups or padding rows to zero. */
+    dg_status (*grouped)(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                         void *stream);
+    dg_status (*grouped_prepare)(dg_context *context, const dg_gemm *gemm, const dg_groups *groups);
+    /* Fills table->state; all else of the table is complete. */
+    dg_status (*table_open)(dg_table *table);
+    void (*table_close)(dg_table *table);
+    dg_status (*table_update)(dg_table *table, void *stream);
+    dg_status (*table_update_device)(dg_table *table, const dg_table_values *values, void *stream);
+    dg_status (*table_run)(dg_table *table, void *stream);
 } dgi_backend;
 
 extern const dgi_backend dgi_backend_cpu;
@@ -74,6 +85,17 @@ struct dg_weights {
     void *data; /* packed codes and scales, device memory, 256-byte aligned */
     size_t data_bytes;
     dg_context *owner; /* who frees data; NULL when the caller owns it */
+};
+
+/*
+ * A table of problems: as they were set, each checked; all fields of one never set are zero.
+ */
+struct dg_table {
+    dg_context *context;
+    dg_gemm largest;
+    int32_t problems;
+    dg_gemm *set;
+    void *state; /* the backend's own: what the device has */
 };
 
 #endif

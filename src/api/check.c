@@ -5,6 +5,7 @@
  */
 #include "api/check.h"
 
+#include "api/region.h"
 #include "core/formats.h"
 
 #include <string.h>
@@ -49,22 +50,6 @@ dg_status dgi_check_context(const dg_context *context)
     return DG_OK;
 }
 
-/* Bytes from the first to one past the last element; false when they do not fit an int64_t. */
-static bool strided_bytes(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
-                          size_t element, int64_t *bytes)
-{
-    int64_t row_part, col_part, elements;
-    if (rows == 0 || cols == 0) {
-        *bytes = 0;
-        return true;
-    }
-    return !__builtin_mul_overflow(rows - 1, row_stride, &row_part) &&
-           !__builtin_mul_overflow(cols - 1, col_stride, &col_part) &&
-           !__builtin_add_overflow(row_part, col_part, &elements) &&
-           !__builtin_add_overflow(elements, 1, &elements) &&
-           !__builtin_mul_overflow(elements, (int64_t)element, bytes);
-}
-
 static dg_status check_address(const void *data, int64_t bytes, const char *name)
 {
     if ((uintptr_t)data > UINTPTR_MAX - (uintptr_t)bytes)
@@ -95,8 +80,8 @@ static dg_status check_matrix(const dg_matrix *m, const char *name, unsigned typ
         return dgi_fail(DG_INVALID_ARGUMENT, "%s.ld is %lld, shorter than a row of %lld", name,
                         (ll)m->ld, (ll)m->cols);
     int64_t bytes;
-    if (!strided_bytes(m->rows, m->cols, m->rows > 1 ? m->ld : 0, 1, dg_dtype_bytes(m->dtype),
-                       &bytes))
+    if (!dgi_strided_bytes(m->rows, m->cols, m->rows > 1 ? m->ld : 0, 1, dg_dtype_bytes(m->dtype),
+                           &bytes))
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "%s of %lld x %lld with ld %lld does not fit 63 bits of address", name,
                         (ll)m->rows, (ll)m->cols, (ll)m->ld);
@@ -143,8 +128,8 @@ static dg_status check_scale(const dg_scale *s, const char *name, int64_t rows, 
                         "%s has strides %lld and %lld: they cannot be negative", name,
                         (ll)s->row_stride, (ll)s->col_stride);
     int64_t bytes;
-    if (!strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype),
-                       &bytes))
+    if (!dgi_strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype),
+                           &bytes))
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "%s of %lld x %lld with strides %lld and %lld does not "
                         "fit 63 bits of address",
@@ -175,54 +160,10 @@ static dg_status check_written_scale(const dg_scale *s, const char *name)
 
 /* ---- overlap ------------------------------------------------------------------------- */
 
-/* A region of memory: `rows` runs of `run_bytes`, `pitch` apart. */
-typedef struct region {
-    uintptr_t start;
-    int64_t rows, run_bytes, pitch;
-} region;
-
-static region matrix_region(const dg_matrix *m)
-{
-    if (m->rows == 0 || m->cols == 0 || m->data == NULL)
-        return (region){0, 0, 0, 0};
-    int64_t element = (int64_t)dg_dtype_bytes(m->dtype), run_bytes = m->cols * element;
-    int64_t pitch = m->rows > 1 ? m->ld * element : run_bytes;
-    return (region){(uintptr_t)m->data, m->rows, run_bytes, pitch};
-}
-
-static region scale_region(const dg_scale *s)
-{
-    int64_t bytes = 0;
-    strided_bytes(s->rows, s->cols, s->row_stride, s->col_stride, dg_dtype_bytes(s->dtype), &bytes);
-    region r = {(uintptr_t)s->data, bytes == 0 || s->data == NULL ? 0 : 1, bytes, bytes};
-    return r;
-}
-
-/*
- * Whether two regions share a byte. Two views into one buffer (same pitch) are compared run by
- * run, so neighbouring column slices are fine; others by their whole extent.
- */
-static bool overlap(region x, region y)
-{
-    if (x.rows == 0 || y.rows == 0)
-        return false;
-    uintptr_t x_end = x.start + (uintptr_t)((x.rows - 1) * x.pitch + x.run_bytes);
-    uintptr_t y_end = y.start + (uintptr_t)((y.rows - 1) * y.pitch + y.run_bytes);
-    if (x_end <= y.start || y_end <= x.start)
-        return false;
-    if (x.pitch != y.pitch || x.rows == 1 || y.rows == 1)
-        return true;
-    /* Where y's runs lie in the period that begins with a run of x. */
-    int64_t offset = (int64_t)(y.start - x.start) % x.pitch;
-    if (offset < 0)
-        offset += x.pitch;
-    return offset < x.run_bytes || offset + y.run_bytes > x.pitch;
-}
-
-static dg_status check_apart(region output, const char *output_name, region input,
+static dg_status check_apart(dgi_region output, const char *output_name, dgi_region input,
                              const char *input_name)
 {
-    if (overlap(output, input))
+    if (dgi_overlap(output, input))
         return dgi_fail(DG_INVALID_ARGUMENT, "%s overlaps %s", output_name, input_name);
     return DG_OK;
 }
@@ -258,11 +199,6 @@ static dg_status check_device(const dg_weights *weights, const dg_context *conte
     return DG_OK;
 }
 
-static region packed_region(const dg_weights *weights)
-{
-    return (region){(uintptr_t)weights->data, 1, (int64_t)weights->data_bytes, 0};
-}
-
 dg_status dgi_check_unpack(const dg_context *context, const dg_weights *weights, const dg_matrix *b,
                            const dg_scale *scale_b)
 {
@@ -287,19 +223,19 @@ dg_status dgi_check_unpack(const dg_context *context, const dg_weights *weights,
                         packed->block_rows, packed->block_cols, packed->row_phase,
                         packed->col_phase);
     DGI_TRY(check_written_scale(scale_b, "scale_b"));
-    DGI_TRY(check_apart(matrix_region(b), "b", scale_region(scale_b), "scale_b"));
-    DGI_TRY(check_apart(matrix_region(b), "b", packed_region(weights), "weights"));
-    return check_apart(scale_region(scale_b), "scale_b", packed_region(weights), "weights");
+    DGI_TRY(check_apart(dgi_matrix_region(b), "b", dgi_scale_region(scale_b), "scale_b"));
+    DGI_TRY(check_apart(dgi_matrix_region(b), "b", dgi_packed_region(weights), "weights"));
+    return check_apart(dgi_scale_region(scale_b), "scale_b", dgi_packed_region(weights), "weights");
 }
 
 /* B and scale_b of a GEMM: given directly, or as packed weights. */
-static dg_status check_b(const dg_gemm *g, const dg_context *context)
+static dg_status check_b(const dg_gemm *g, bool need_data, const dg_context *context)
 {
     if (g->weights == NULL) {
         if (g->b.dtype == DG_NONE)
             return dgi_fail(DG_INVALID_ARGUMENT,
                             "b is absent, and so is weights: give one of them");
-        return dgi_check_weights(&g->b, &g->scale_b, true);
+        return dgi_check_weights(&g->b, &g->scale_b, need_data);
     }
     if (g->b.dtype != DG_NONE || g->scale_b.dtype != DG_NONE)
         return dgi_fail(DG_INVALID_ARGUMENT,
@@ -307,21 +243,22 @@ static dg_status check_b(const dg_gemm *g, const dg_context *context)
     return check_device(g->weights, context);
 }
 
-dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
+dg_status dgi_check_product(const dg_gemm *g, int64_t d_rows, bool need_data,
+                            const dg_context *context)
 {
     const dg_matrix b = g->weights != NULL ? g->weights->b : g->b;
-    DGI_TRY(check_matrix(&g->a, "a", FP8_TYPES, -1, -1, true));
-    DGI_TRY(check_b(g, context));
+    DGI_TRY(check_matrix(&g->a, "a", FP8_TYPES, -1, -1, need_data));
+    DGI_TRY(check_b(g, need_data, context));
     int64_t m = g->a.rows, n = b.rows, k = g->a.cols;
     if (b.cols != k)
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "a is %lld x %lld and b is %lld x %lld: both need the same K (columns)",
                         (ll)m, (ll)k, (ll)n, (ll)b.cols);
-    DGI_TRY(check_scale(&g->scale_a, "scale_a", m, k, true));
-    DGI_TRY(check_matrix(&g->d, "d", WIDE_TYPES | FP8_TYPES, m, n, true));
+    DGI_TRY(check_scale(&g->scale_a, "scale_a", m, k, need_data));
+    DGI_TRY(check_matrix(&g->d, "d", WIDE_TYPES | FP8_TYPES, d_rows, n, need_data));
 
     if (dgi_is_fp8(g->d.dtype)) {
-        DGI_TRY(check_scale(&g->scale_d, "scale_d", m, n, true));
+        DGI_TRY(check_scale(&g->scale_d, "scale_d", d_rows, n, need_data));
     } else if (g->scale_d.dtype != DG_NONE) {
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "scale_d is given, but d is %s: only an FP8 result has a scale",
@@ -329,32 +266,38 @@ dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
     }
     bool reads_c = g->beta != 0.0f;
     if (g->c.dtype != DG_NONE)
-        DGI_TRY(check_matrix(&g->c, "c", WIDE_TYPES, m, n, reads_c));
+        DGI_TRY(check_matrix(&g->c, "c", WIDE_TYPES, d_rows, n, need_data && reads_c));
     else if (reads_c)
         return dgi_fail(DG_INVALID_ARGUMENT, "beta is %g, but c is absent", (double)g->beta);
     if (g->bias.dtype != DG_NONE)
-        DGI_TRY(check_matrix(&g->bias, "bias", WIDE_TYPES, 1, n, true));
+        DGI_TRY(check_matrix(&g->bias, "bias", WIDE_TYPES, 1, n, need_data));
     if (g->accumulation != DG_ACCUMULATE_PRECISE && g->accumulation != DG_ACCUMULATE_FAST)
         return dgi_fail(DG_INVALID_ARGUMENT, "accumulation is %d, not a dg_accumulation",
                         g->accumulation);
+    return DG_OK;
+}
 
-    region d = matrix_region(&g->d);
-    DGI_TRY(check_apart(d, "d", matrix_region(&g->a), "a"));
-    DGI_TRY(check_apart(d, "d", scale_region(&g->scale_a), "scale_a"));
+dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
+{
+    DGI_TRY(dgi_check_product(g, g->a.rows, true, context));
+    const bool reads_c = g->beta != 0.0f;
+    dgi_region d = dgi_matrix_region(&g->d);
+    DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->a), "a"));
+    DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_a), "scale_a"));
     if (g->weights == NULL) {
-        DGI_TRY(check_apart(d, "d", matrix_region(&b), "b"));
-        DGI_TRY(check_apart(d, "d", scale_region(&g->scale_b), "scale_b"));
+        DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->b), "b"));
+        DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_b), "scale_b"));
     } else {
-        DGI_TRY(check_apart(d, "d", packed_region(g->weights), "weights"));
+        DGI_TRY(check_apart(d, "d", dgi_packed_region(g->weights), "weights"));
     }
     if (dgi_is_fp8(g->d.dtype))
-        DGI_TRY(check_apart(d, "d", scale_region(&g->scale_d), "scale_d"));
+        DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_d), "scale_d"));
     if (g->bias.dtype != DG_NONE)
-        DGI_TRY(check_apart(d, "d", matrix_region(&g->bias), "bias"));
+        DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->bias), "bias"));
     if (reads_c) {
-        bool in_place =
-            g->c.data == g->d.data && g->c.dtype == g->d.dtype && (g->c.ld == g->d.ld || m <= 1);
-        if (!in_place && overlap(d, matrix_region(&g->c)))
+        bool in_place = g->c.data == g->d.data && g->c.dtype == g->d.dtype &&
+                        (g->c.ld == g->d.ld || g->d.rows <= 1);
+        if (!in_place && dgi_overlap(d, dgi_matrix_region(&g->c)))
             return dgi_fail(DG_INVALID_ARGUMENT,
                             "d overlaps c: c may be d itself (same data, dtype and ld), or apart");
     }
@@ -383,16 +326,19 @@ dg_status dgi_check_quantize(const dg_quantize *q)
                             "scale.dtype is ue8m0, which holds only powers of two: set rounding to "
                             "DG_SCALE_POW2_UP or DG_SCALE_POW2_DOWN");
         DGI_TRY(check_written_scale(&q->scale, "scale"));
-        DGI_TRY(check_apart(scale_region(&q->scale), "scale", matrix_region(&q->input), "input"));
+        DGI_TRY(check_apart(dgi_scale_region(&q->scale), "scale", dgi_matrix_region(&q->input),
+                            "input"));
     }
-    DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
-    DGI_TRY(check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale"));
+    DGI_TRY(check_apart(dgi_matrix_region(&q->output), "output", dgi_matrix_region(&q->input),
+                        "input"));
+    DGI_TRY(
+        check_apart(dgi_matrix_region(&q->output), "output", dgi_scale_region(&q->scale), "scale"));
     if (q->counts == NULL)
         return DG_OK;
-    region counts = {(uintptr_t)q->counts, 1, sizeof *q->counts, 0};
-    DGI_TRY(check_apart(counts, "counts", matrix_region(&q->output), "output"));
-    DGI_TRY(check_apart(counts, "counts", scale_region(&q->scale), "scale"));
-    return check_apart(counts, "counts", matrix_region(&q->input), "input");
+    dgi_region counts = {(uintptr_t)q->counts, 1, sizeof *q->counts, 0};
+    DGI_TRY(check_apart(counts, "counts", dgi_matrix_region(&q->output), "output"));
+    DGI_TRY(check_apart(counts, "counts", dgi_scale_region(&q->scale), "scale"));
+    return check_apart(counts, "counts", dgi_matrix_region(&q->input), "input");
 }
 
 dg_status dgi_check_dequantize(const dg_dequantize *q)
@@ -400,8 +346,10 @@ dg_status dgi_check_dequantize(const dg_dequantize *q)
     DGI_TRY(check_matrix(&q->input, "input", FP8_TYPES, -1, -1, true));
     DGI_TRY(check_scale(&q->scale, "scale", q->input.rows, q->input.cols, true));
     DGI_TRY(check_matrix(&q->output, "output", WIDE_TYPES, q->input.rows, q->input.cols, true));
-    DGI_TRY(check_apart(matrix_region(&q->output), "output", matrix_region(&q->input), "input"));
-    return check_apart(matrix_region(&q->output), "output", scale_region(&q->scale), "scale");
+    DGI_TRY(check_apart(dgi_matrix_region(&q->output), "output", dgi_matrix_region(&q->input),
+                        "input"));
+    return check_apart(dgi_matrix_region(&q->output), "output", dgi_scale_region(&q->scale),
+                       "scale");
 }
 
 /* ---- calibration --------------------------------------------------------------------- */

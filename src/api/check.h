@@ -15,6 +15,17 @@ dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, co
 
 dg_status dgi_check_context(const dg_context *context);
 dg_status dgi_check_gemm(const dg_gemm *gemm, const dg_context *context);
+/*
+ * The part of it that looks at each operand alone, where D (and C, and scale_d) have `d_rows` rows;
+ * without `need_data` addresses are not looked at.
+ */
+dg_status dgi_check_product(const dg_gemm *gemm, int64_t d_rows, bool need_data,
+                            const dg_context *context);
+/* check_grouped.c */
+dg_status dgi_check_groups(const dg_gemm *gemm, const dg_groups *groups, const dg_context *context);
+dg_status dgi_check_table_problem(const dg_gemm *gemm, const dg_gemm *largest,
+                                  const dg_context *context);
+dg_status dgi_check_table_values(const dg_table_values *values);
 dg_status dgi_check_quantize(const dg_quantize *quantize);
 dg_status dgi_check_dequantize(const dg_dequantize *dequantize);
 /* B and its scales for packing; `need_data` is false where only the size is asked for. */

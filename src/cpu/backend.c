@@ -102,4 +102,11 @@ const dgi_backend dgi_backend_cpu = {
     .weights_bytes = dgi_cpu_weights_bytes,
     .weights_pack = dgi_cpu_weights_pack,
     .weights_unpack = dgi_cpu_weights_unpack,
+    .grouped = dgi_cpu_grouped,
+    .grouped_prepare = dgi_cpu_grouped_prepare,
+    .table_open = dgi_cpu_table_open,
+    .table_close = dgi_cpu_table_close,
+    .table_update = dgi_cpu_table_update,
+    .table_update_device = dgi_cpu_table_update_device,
+    .table_run = dgi_cpu_table_run,
 };

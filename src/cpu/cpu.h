@@ -41,6 +41,21 @@ dg_status dgi_cpu_gemm_prepare(dg_context *context, const dg_gemm *gemm);
 dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
                                size_t *text_bytes);
 
+/* grouped.c */
+dg_status dgi_cpu_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                          void *stream);
+dg_status dgi_cpu_grouped_prepare(dg_context *context, const dg_gemm *gemm,
+                                  const dg_groups *groups);
+/* Computes `count` GEMMs as one call; those without a D are none. */
+dg_status dgi_cpu_many(dgi_cpu *cpu, const dg_gemm *gemms, int32_t count);
+
+/* table.c */
+dg_status dgi_cpu_table_open(dg_table *table);
+void dgi_cpu_table_close(dg_table *table);
+dg_status dgi_cpu_table_update(dg_table *table, void *stream);
+dg_status dgi_cpu_table_update_device(dg_table *table, const dg_table_values *values, void *stream);
+dg_status dgi_cpu_table_run(dg_table *table, void *stream);
+
 /* quantize.c */
 dg_status dgi_cpu_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cpu_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);

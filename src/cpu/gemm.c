@@ -101,6 +101,24 @@ static void multiply_block(const dgi_cpu_job *job, const area *area, const dgi_k
     }
 }
 
+/* Sums to D: all rows at once, or each to where it belongs. */
+static void store_area(const dgi_cpu_job *job, const area *area, int64_t valid, const float *sums)
+{
+    const int64_t columns = area->panels * DGI_PANEL, row = job->first_row + area->row;
+    dgi_cpu_result result = {job->gemm, row,    area->panel * DGI_PANEL, area->rows, valid,
+                             sums,      columns};
+    if (job->scatter == NULL) {
+        job->kernel->finish(&result);
+        return;
+    }
+    result.rows = 1;
+    for (int64_t r = 0; r < area->rows; r++, result.sums += columns) {
+        result.row = job->scatter[row + r];
+        if (result.row >= 0 && result.row < job->gemm->d.rows)
+            job->kernel->finish(&result);
+    }
+}
+
 static void multiply_area(const dgi_cpu_job *job, const area *area, char *scratch)
 {
     const dgi_cpu_plan *plan = &job->plan;
@@ -128,9 +146,7 @@ static void multiply_area(const dgi_cpu_job *job, const area *area, char *scratc
         block = next;
         next = spare;
     }
-    dgi_cpu_result result = {job->gemm, job->first_row + area->row, column, area->rows, valid, sums,
-                             columns};
-    job->kernel->finish(&result);
+    store_area(job, area, valid, sums);
 }
 
 /* How many of the panels from `panel` to `end` form an area: a tile's, of one strip. */
@@ -141,28 +157,45 @@ static int32_t area_panels(const dgi_cpu_plan *plan, int64_t panel, int64_t end)
     return (int32_t)(left < plan->tile_panels ? left : plan->tile_panels);
 }
 
+/* Panels `panel` to `end` of some rows of the block in work. */
+static void compute_panels(const dgi_cpu_job *job, int64_t row, int64_t rows, int64_t panel,
+                           int64_t end, char *scratch)
+{
+    area area = {.row = row, .rows = rows, .panel = panel};
+    area.panels = area_panels(&job->plan, panel, end);
+    for (; area.panels != 0 && rows != 0; area.panels = area.next_panels) {
+        area.next_panels = area_panels(&job->plan, area.panel + area.panels, end);
+        multiply_area(job, &area, scratch);
+        area.panel += area.panels;
+    }
+}
+
 /* Part `part` of the block of rows in work. */
 static void compute_part(dgi_cpu_job job, int32_t part, char *scratch)
 {
     const dgi_cpu_plan *plan = &job.plan;
     const int32_t part_m = part / plan->parts_n, part_n = part % plan->parts_n;
-    const int64_t row = dgi_share(job.rows, plan->parts_m, part_m);
+    int64_t row = dgi_share(job.rows, plan->parts_m, part_m);
     const int64_t rows = dgi_share(job.rows, plan->parts_m, part_m + 1) - row;
-    const int64_t panel = dgi_share(plan->panels, plan->parts_n, part_n);
-    const int64_t end = dgi_share(plan->panels, plan->parts_n, part_n + 1);
-    area area = {.row = row, .rows = rows, .panel = panel};
     if (job.at.own_a) { /* the part's rows become the rows in work */
         job.first_row += row;
         job.rows = rows;
-        area.row = 0;
+        row = 0;
         dgi_cpu_decode_rows(&job, 0, rows);
     }
-    area.panels = area_panels(plan, panel, end);
-    for (; area.panels != 0 && rows != 0; area.panels = area.next_panels) {
-        area.next_panels = area_panels(plan, area.panel + area.panels, end);
-        multiply_area(&job, &area, scratch);
-        area.panel += area.panels;
-    }
+    compute_panels(&job, row, rows, dgi_share(plan->panels, plan->parts_n, part_n),
+                   dgi_share(plan->panels, plan->parts_n, part_n + 1), scratch);
+}
+
+void dgi_cpu_compute_piece(dgi_cpu_job *job, int64_t row, int64_t rows, int64_t panel, int64_t end,
+                           char *memory)
+{
+    job->a = memory;
+    job->scale_a = (float *)(memory + job->at.scale_a);
+    job->first_row = row;
+    job->rows = rows;
+    dgi_cpu_decode_rows(job, 0, rows);
+    compute_panels(job, 0, rows, panel, end, memory + job->at.threads);
 }
 
 static void compute(const dgi_cpu_job *shared, char *memory)
@@ -194,7 +227,7 @@ static void compute(const dgi_cpu_job *shared, char *memory)
 
 /* ---- the backend's functions --------------------------------------------------------- */
 
-static dgi_cpu_job job_of(const dgi_cpu *cpu, const dg_gemm *g)
+dgi_cpu_job dgi_cpu_job_of(const dgi_cpu *cpu, const dg_gemm *g, int64_t rows, int32_t threads)
 {
     dgi_cpu_job job = {.gemm = g, .kernel = cpu->kernel};
     if (g->weights != NULL) {
@@ -211,10 +244,15 @@ static dgi_cpu_job job_of(const dgi_cpu *cpu, const dg_gemm *g)
     }
     const dgi_cpu_tiling tiling = {cpu->info->tile_m, cpu->info->tile_n / DGI_PANEL,
                                    cpu->kernel->element_bytes, cpu->kernel->direct != NULL};
-    job.plan = dgi_cpu_plan_make(g->d.rows, g->d.cols, g->a.cols, &g->scale_a, &job.scale_b,
-                                 &tiling, cpu->threads);
+    job.plan =
+        dgi_cpu_plan_make(rows, g->d.cols, g->a.cols, &g->scale_a, &job.scale_b, &tiling, threads);
     job.at = layout_of(&job.plan);
     return job;
+}
+
+static dgi_cpu_job job_of(const dgi_cpu *cpu, const dg_gemm *g)
+{
+    return dgi_cpu_job_of(cpu, g, g->d.rows, cpu->threads);
 }
 
 dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream)

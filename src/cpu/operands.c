@@ -15,6 +15,8 @@ void dgi_cpu_decode_rows(const dgi_cpu_job *job, int64_t first, int64_t last)
     for (dgi_k_block block; dgi_k_next(&walk, &block);) {
         for (int64_t r = first; r < last; r++) {
             int64_t row = job->first_row + r;
+            if (job->gather != NULL)
+                row = job->gather[row];
             const uint8_t *codes = (const uint8_t *)a->data + row * a->ld;
             char *out = job->a + (block.position * job->rows + r * block.depth) * bytes;
             int64_t scale_row = dgi_scale_index(row, scale->block_rows, scale->row_phase);

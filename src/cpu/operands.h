@@ -6,7 +6,7 @@
 #ifndef DGI_CPU_OPERANDS_H
 #define DGI_CPU_OPERANDS_H
 
-#include "cpu/kernel.h"
+#include "cpu/cpu.h"
 
 /*
  * Byte offsets into the workspace: copies of decoded A (one, or one for each thread), then each
@@ -33,7 +33,18 @@ typedef struct dgi_cpu_job {
     int64_t first_row, rows;
     char *a;
     float *scale_a;
+    /* NULL, or for each row of the product the row of A that it reads, of D that it writes. */
+    const int32_t *gather, *scatter;
 } dgi_cpu_job;
+
+/*
+ * For grouped.c, which divides many products among the threads itself. The job of `rows` rows for
+ * that many threads; and a piece of one made for a single thread: rows from `row` on by panels
+ * `panel` to `end`, with job->at.total bytes of memory. Rows are at most job->plan.most_rows.
+ */
+dgi_cpu_job dgi_cpu_job_of(const dgi_cpu *cpu, const dg_gemm *g, int64_t rows, int32_t threads);
+void dgi_cpu_compute_piece(dgi_cpu_job *job, int64_t row, int64_t rows, int64_t panel, int64_t end,
+                           char *memory);
 
 /* Decodes rows `first` to `last` of the block of rows in work, and spreads their scales. */
 void dgi_cpu_decode_rows(const dgi_cpu_job *job, int64_t first, int64_t last);

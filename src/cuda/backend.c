@@ -255,4 +255,11 @@ const dgi_backend dgi_backend_cuda = {
     .weights_bytes = cuda_weights_bytes,
     .weights_pack = cuda_weights_pack,
     .weights_unpack = cuda_weights_unpack,
+    .grouped = dgi_cuda_grouped,
+    .grouped_prepare = dgi_cuda_grouped_prepare,
+    .table_open = dgi_cuda_table_open,
+    .table_close = dgi_cuda_table_close,
+    .table_update = dgi_cuda_table_update,
+    .table_update_device = dgi_cuda_table_update_device,
+    .table_run = dgi_cuda_table_run,
 };

@@ -70,4 +70,16 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm);
 dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
                                 size_t *text_bytes);
 
+/* grouped.c */
+dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                           void *stream);
+dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
+                                   const dg_groups *groups);
+dg_status dgi_cuda_table_open(dg_table *table);
+void dgi_cuda_table_close(dg_table *table);
+dg_status dgi_cuda_table_update(dg_table *table, void *stream);
+dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *values,
+                                       void *stream);
+dg_status dgi_cuda_table_run(dg_table *table, void *stream);
+
 #endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* What a dg_groups means, for the front and the backends. */
+#ifndef DGI_GROUPED_H
+#define DGI_GROUPED_H
+
+#include "deepgemm.h"
+
+/* Whether the groups are columns of A and B; otherwise they are rows of A and D. */
+static inline bool dgi_groups_divide_k(const dg_groups *groups)
+{
+    return groups->grouping == DG_GROUPS_K_COLUMNS || groups->grouping == DG_GROUPS_K_BLOCKS;
+}
+
+/* Whether all groups lie in one A and one D. */
+static inline bool dgi_groups_share_rows(const dg_groups *groups)
+{
+    return groups->grouping == DG_GROUPS_BY_END || groups->grouping == DG_GROUPS_BY_ROW;
+}
+
+/* Rows that the groups divide, or (where they have their own) rows of each. */
+static inline int64_t dgi_groups_rows(const dg_gemm *gemm, const dg_groups *groups)
+{
+    return groups->gather != NULL ? groups->rows : gemm->a.rows;
+}
+
+/*
+ * Walks BY_END's groups: the next one has rows *first to the returned one, its end, which is *first
+ * where it is empty. `cursor` is the end of the group before, 0 before the first.
+ */
+static inline int64_t dgi_groups_next_end(int64_t cursor, int32_t end, int32_t alignment,
+                                          int64_t rows, int64_t *first)
+{
+    *first = (cursor + alignment - 1) / alignment * alignment;
+    const int64_t limit = end < rows ? end : rows;
+    return limit > *first ? limit : *first;
+}
+
+/* A size read from memory, brought into 0..most. */
+static inline int64_t dgi_clamp_size(int64_t size, int64_t most)
+{
+    return size < 0 ? 0 : size > most ? most : size;
+}
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/* Tables of problems: any mix in one call, changed from the host and from device arrays. */
+#include "gemm_case.h"
+#include "test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGEST = 90 };
+
+/* Random problems that share what those of a table must. */
+static dg_gemm largest_of(rng *r)
+{
+    dg_gemm g = gemm_random(r, LARGEST);
+    g.a.rows = g.d.rows = g.b.rows = g.d.cols = LARGEST;
+    g.a.cols = g.b.cols = LARGEST;
+    g.a.ld = g.b.ld = g.d.ld = LARGEST;
+    g.c = g.bias = (dg_matrix){0};
+    g.beta = 0.0f;
+    g.scale_a = scale_of(g.scale_a.dtype, LARGEST, LARGEST, g.scale_a.block_rows,
+                         g.scale_a.block_cols, 0, 0);
+    g.scale_b = scale_of(g.scale_b.dtype, LARGEST, LARGEST, g.scale_b.block_rows,
+                         g.scale_b.block_cols, 0, 0);
+    if (g.scale_d.dtype != DG_NONE)
+        g.scale_d = scale_of(DG_F32, LARGEST, LARGEST, 1, 0, 0, 0);
+    return g;
+}
+
+/* Contiguous, of any size up to the largest, with a bias and C now and then. */
+static dg_gemm problem_of(rng *r, const dg_gemm *largest)
+{
+    const int64_t m = rng_range(r, 0, LARGEST), n = rng_range(r, 0, LARGEST);
+    const int64_t k = rng_range(r, 0, LARGEST);
+    dg_gemm g = *largest;
+    g.a = dg_matrix_of(NULL, g.a.dtype, m, k);
+    g.b = dg_matrix_of(NULL, g.b.dtype, n, k);
+    g.d = dg_matrix_of(NULL, g.d.dtype, m, n);
+    g.d.ld += rng_range(r, 0, 9);
+    g.scale_a = scale_of(g.scale_a.dtype, m, k, g.scale_a.block_rows, g.scale_a.block_cols, 0, 0);
+    g.scale_b = scale_of(g.scale_b.dtype, n, k, g.scale_b.block_rows, g.scale_b.block_cols, 0, 0);
+    if (g.scale_d.dtype != DG_NONE)
+        g.scale_d = scale_of(DG_F32, m, n, 1, 0, 0, 0);
+    g.alpha = (float)rng_normal(r);
+    if (rng_chance(r, 0.4))
+        g.bias = dg_matrix_of(NULL, DG_F32, 1, n);
+    if (rng_chance(r, 0.4)) {
+        g.c = dg_matrix_of(NULL, DG_F32, m, n);
+        g.beta = 0.5f;
+    }
+    return g;
+}
+
+/* A case's operands on the device, and its GEMM with their addresses there. */
+typedef struct placed {
+    gemm_case *c;
+    dg_gemm gemm;
+} placed;
+
+static void *place(dg_context *context, guard *memory)
+{
+    return test_to_device(context, memory->data, memory->bytes);
+}
+
+static placed place_case(dg_context *context, gemm_case *c)
+{
+    placed p = {c, c->gemm};
+    p.gemm.a.data = place(context, &c->a);
+    p.gemm.b.data = place(context, &c->b);
+    p.gemm.c.data = place(context, &c->c);
+    p.gemm.d.data = place(context, &c->d);
+    p.gemm.bias.data = place(context, &c->bias);
+    p.gemm.scale_a.data = place(context, &c->scale_a);
+    p.gemm.scale_b.data = place(context, &c->scale_b);
+    p.gemm.scale_d.data = place(context, &c->scale_d);
+    return p;
+}
+
+static void fetch_and_check(dg_context *context, placed *p)
+{
+    gemm_case *c = p->c;
+    test_release(context, p->gemm.a.data, c->a.data);
+    test_release(context, p->gemm.b.data, c->b.data);
+    test_release(context, p->gemm.c.data, c->c.data);
+    test_release(context, p->gemm.bias.data, c->bias.data);
+    test_release(context, p->gemm.scale_a.data, c->scale_a.data);
+    test_release(context, p->gemm.scale_b.data, c->scale_b.data);
+    test_release(context, p->gemm.scale_d.data, c->scale_d.data);
+    test_from_device(context, p->gemm.d.data, c->d.data, c->d.bytes);
+    gemm_case_check(c);
+    gemm_case_free(c);
+}
+
+static void random_tables(void **state)
+{
+    (void)state;
+    rng r = rng_new(1);
+    dg_context *context = test_context(NULL);
+    for (int i = 0; i < 30; i++) {
+        const dg_gemm largest = largest_of(&r);
+        const int32_t problems = (int32_t)rng_range(&r, 1, 20);
+        placed cases[20];
+        dg_table *table;
+        assert_ok(dg_table_create(context, &largest, problems, &table));
+        for (int32_t j = 0; j < problems; j++) {
+            const dg_gemm shape = problem_of(&r, &largest);
+            cases[j] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+            assert_ok(dg_table_set(table, j, &cases[j].gemm));
+        }
+        assert_ok(dg_table_update(table, NULL));
+        assert_ok(dg_table_run(table, NULL));
+        for (int32_t j = 0; j < problems; j++)
+            fetch_and_check(context, &cases[j]);
+        dg_table_destroy(table);
+    }
+    dg_destroy(context);
+}
+
+/* What was set has no effect before the update, and an emptied problem none after it. */
+static void updates_take_effect_when_asked(void **state)
+{
+    (void)state;
+    rng r = rng_new(2);
+    dg_context *context = test_context(NULL);
+    const dg_gemm shape = gemm_of(recipe_named("block128"), 20, 30, 200, DG_BF16);
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    placed p = place_case(context, c);
+    dg_table *table;
+    assert_ok(dg_table_create(context, &shape, 3, &table));
+    assert_ok(dg_table_run(table, NULL)); /* nothing was ever set */
+    assert_ok(dg_table_set(table, 1, &p.gemm));
+    assert_ok(dg_table_run(table, NULL));
+    dg_memory_copy(context, c->d.data, p.gemm.d.data, c->d.bytes, DG_DEVICE_TO_HOST, NULL);
+    assert_ok(dg_synchronize(context, NULL));
+    gemm_case_check_untouched(c);
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_set(table, 1, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    fetch_and_check(context, &p);
+
+    c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    p = place_case(context, c);
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    dg_memory_copy(context, c->d.data, p.gemm.d.data, c->d.bytes, DG_DEVICE_TO_HOST, NULL);
+    assert_ok(dg_synchronize(context, NULL));
+    gemm_case_check_untouched(c);
+    assert_ok(dg_table_set(table, 1, &p.gemm));
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    fetch_and_check(context, &p);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
+/*
+ * The device's table takes other sizes and other addresses out of arrays: the same problems, each
+ * described by its neighbour's first, give their neighbour's results.
+ */
+static void updates_from_device_arrays(void **state)
+{
+    (void)state;
+    enum { PROBLEMS = 7 };
+    rng r = rng_new(3);
+    dg_context *context = test_context(NULL);
+    const recipe *const recipe = recipe_named("block1x128");
+    const dg_gemm largest = gemm_of(recipe, 100, 100, 300, DG_F32);
+    placed cases[PROBLEMS];
+    dg_table *table;
+    assert_ok(dg_table_create(context, &largest, PROBLEMS, &table));
+    for (int i = 0; i < PROBLEMS; i++) {
+        dg_gemm shape = gemm_of(recipe, rng_range(&r, 0, 100), rng_range(&r, 1, 100),
+                                rng_range(&r, 0, 300), DG_F32);
+        shape.a.ld = shape.b.ld = 300; /* pitches are not in the arrays */
+        shape.d.ld = 100;
+        shape.scale_a.row_stride = shape.scale_b.row_stride = 3;
+        cases[i] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+    }
+    int32_t m[PROBLEMS], n[PROBLEMS], k[PROBLEMS];
+    void *a[PROBLEMS], *b[PROBLEMS], *d[PROBLEMS], *scale_a[PROBLEMS], *scale_b[PROBLEMS];
+    for (int i = 0; i < PROBLEMS; i++) {
+        const dg_gemm *g = &cases[i].gemm;
+        assert_ok(dg_table_set(table, (i + 1) % PROBLEMS, g));
+        m[i] = (int32_t)g->d.rows, n[i] = (int32_t)g->d.cols, k[i] = (int32_t)g->a.cols;
+        a[i] = g->a.data, b[i] = g->b.data, d[i] = g->d.data;
+        scale_a[i] = g->scale_a.data, scale_b[i] = g->scale_b.data;
+    }
+    assert_ok(dg_table_update(table, NULL));
+    struct {
+        void *host, *device;
+        size_t bytes;
+    } arrays[] = {{m, NULL, sizeof m},
+                  {n, NULL, sizeof n},
+                  {k, NULL, sizeof k},
+                  {a, NULL, sizeof a},
+                  {b, NULL, sizeof b},
+                  {d, NULL, sizeof d},
+                  {scale_a, NULL, sizeof scale_a},
+                  {scale_b, NULL, sizeof scale_b}};
+    for (int i = 0; i < 8; i++)
+        arrays[i].device = test_to_device(context, arrays[i].host, arrays[i].bytes);
+    dg_table_values values = DG_TABLE_VALUES_INIT;
+    values.m = arrays[0].device, values.n = arrays[1].device, values.k = arrays[2].device;
+    values.a = arrays[3].device, values.b = arrays[4].device, values.d = arrays[5].device;
+    values.scale_a = arrays[6].device, values.scale_b = arrays[7].device;
+    assert_ok(dg_table_update_device(table, &values, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    assert_ok(dg_synchronize(context, NULL));
+    for (int i = 0; i < 8; i++)
+        test_release(context, arrays[i].device, arrays[i].host);
+    for (int i = 0; i < PROBLEMS; i++)
+        fetch_and_check(context, &cases[i]);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
+/* Sizes outside the limits are brought inside: nothing beyond the largest problem is touched. */
+static void sizes_are_clamped(void **state)
+{
+    (void)state;
+    rng r = rng_new(4);
+    dg_context *context = test_context(NULL);
+    const dg_gemm shape = gemm_of(recipe_named("token_channel"), 17, 19, 40, DG_BF16);
+    placed cases[2];
+    dg_table *table;
+    assert_ok(dg_table_create(context, &shape, 2, &table));
+    for (int i = 0; i < 2; i++) {
+        cases[i] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+        assert_ok(dg_table_set(table, i, &cases[i].gemm));
+    }
+    assert_ok(dg_table_update(table, NULL));
+    int32_t m[] = {1000000, -3};
+    void *device = test_to_device(context, m, sizeof m);
+    dg_table_values values = DG_TABLE_VALUES_INIT;
+    values.m = device;
+    assert_ok(dg_table_update_device(table, &values, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    assert_ok(dg_synchronize(context, NULL));
+    test_release(context, device, m);
+    fetch_and_check(context, &cases[0]);
+    gemm_case *c = cases[1].c;
+    dg_memory_copy(context, c->d.data, cases[1].gemm.d.data, c->d.bytes, DG_DEVICE_TO_HOST, NULL);
+    assert_ok(dg_synchronize(context, NULL));
+    gemm_case_check_untouched(c);
+    /* The host's description stands: an update brings all of it back. */
+    assert_ok(dg_table_set(table, 0, NULL));
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    fetch_and_check(context, &cases[1]);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    rng r = rng_new(5);
+    dg_context *context = test_context(NULL);
+    dg_gemm shape = gemm_of(recipe_named("block128"), 20, 30, 200, DG_BF16);
+    dg_table *table = NULL;
+    assert_refused(dg_table_create(NULL, &shape, 3, &table), DG_INVALID_ARGUMENT, "context");
+    assert_refused(dg_table_create(context, NULL, 3, &table), DG_INVALID_ARGUMENT, "largest");
+    assert_refused(dg_table_create(context, &shape, 3, NULL), DG_INVALID_ARGUMENT, "table");
+    assert_refused(dg_table_create(context, &shape, -1, &table), DG_INVALID_ARGUMENT, "-1");
+    assert_refused(dg_table_create(context, &shape, 65537, &table), DG_INVALID_ARGUMENT, "65536");
+    assert_ok(dg_table_create(context, &shape, 3, &table));
+
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    placed p = place_case(context, c);
+    assert_refused(dg_table_set(NULL, 0, &p.gemm), DG_INVALID_ARGUMENT, "table");
+    assert_refused(dg_table_set(table, 3, &p.gemm), DG_INVALID_ARGUMENT, "index is 3");
+    assert_refused(dg_table_set(table, -1, NULL), DG_INVALID_ARGUMENT, "index is -1");
+    dg_gemm wrong = p.gemm;
+    wrong.scale_a = (dg_scale){0};
+    assert_refused(dg_table_set(table, 0, &wrong), DG_UNSUPPORTED_SCALE, "scale_a");
+    wrong = p.gemm;
+    wrong.a.dtype = DG_E5M2;
+    assert_refused(dg_table_set(table, 0, &wrong), DG_INVALID_ARGUMENT, "e5m2");
+    wrong = p.gemm;
+    wrong.scale_b.block_rows = 64;
+    assert_refused(dg_table_set(table, 0, &wrong), DG_INVALID_ARGUMENT, "(64,128)");
+    wrong = p.gemm;
+    wrong.accumulation = DG_ACCUMULATE_FAST;
+    assert_refused(dg_table_set(table, 0, &wrong), DG_INVALID_ARGUMENT, "accumulation");
+    wrong = p.gemm;
+    wrong.workspace = c->a.data;
+    assert_refused(dg_table_set(table, 0, &wrong), DG_INVALID_ARGUMENT, "workspace");
+    dg_table *small;
+    dg_gemm limit = gemm_of(recipe_named("block128"), 19, 30, 200, DG_BF16);
+    assert_ok(dg_table_create(context, &limit, 1, &small));
+    assert_refused(dg_table_set(small, 0, &p.gemm), DG_INVALID_ARGUMENT, "at most 19, 30, 200");
+    dg_table_destroy(small);
+    dg_table_values values = DG_TABLE_VALUES_INIT;
+    values.n = (const int32_t *)((const char *)c->a.data + 1);
+    if ((uintptr_t)values.n % 4 != 0)
+        assert_refused(dg_table_update_device(table, &values, NULL), DG_MISALIGNED, "values.n");
+    assert_refused(dg_table_update(NULL, NULL), DG_INVALID_ARGUMENT, "table");
+    assert_refused(dg_table_update_device(NULL, &values, NULL), DG_INVALID_ARGUMENT, "table");
+    assert_refused(dg_table_update_device(table, NULL, NULL), DG_INVALID_ARGUMENT, "values");
+    assert_refused(dg_table_run(NULL, NULL), DG_INVALID_ARGUMENT, "table");
+    dg_table_destroy(NULL);
+
+    /* All of this had no effect, and the table works. */
+    assert_ok(dg_table_set(table, 0, &p.gemm));
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    fetch_and_check(context, &p);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_tables),
+        cmocka_unit_test(updates_take_effect_when_asked),
+        cmocka_unit_test(updates_from_device_arrays),
+        cmocka_unit_test(sizes_are_clamped),
+        cmocka_unit_test(refusals),
+    };
+    return test_run(argc, argv, tests);
+}
