@@ -13,6 +13,7 @@ typedef struct command {
 
 static const command commands[] = {
     {"info", "what the library and this machine can do", cli_info},
+    {"calibrate", "collect statistics of a model's activations, for static scales", cli_calibrate},
     {"quantize", "make an FP8 checkpoint of a 16-bit one", cli_quantize},
     {"inspect", "the tensors of a checkpoint, and the scales of each weight", cli_inspect},
     {"compare", "where the accuracy of an FP8 checkpoint went, layer by layer", cli_compare},

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * deepgemm calibrate: runs a model over text, collects statistics of what its linear layers meet,
+ * and says what each way of choosing a static scale would do to them and to text held out.
+ */
+#include "calibrate.h"
+
+#include "layer.h"
+#include "llama.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens that run side by side: enough that widening the weights takes little of the time. */
+enum { BATCH_TOKENS = 4096 };
+
+/* ---- running the model --------------------------------------------------------------- */
+
+typedef struct run {
+    dg_context *context;
+    const bench_peer *peer; /* multiplies in 16 bits */
+    llama model;
+    dg_statistics *into;
+    cli_progress progress;
+    double done; /* tokens times blocks */
+} run;
+
+static void observe_product(void *user, int block, llama_kind kind, const dg_matrix *x,
+                            const dg_matrix *y)
+{
+    run *r = user;
+    char *name = llama_layer_name(block, kind);
+    cli_check(dg_statistics_observe(r->context, r->into, name, x), "observing");
+    free(name);
+    dg_matrix w = layer_widen(&r->model.blocks[block].linear[kind]);
+    layer_multiply_wide(r->peer, x, &w, y);
+    free(w.data);
+    if (kind == LLAMA_DOWN)
+        cli_progress_update(&r->progress, r->done += (double)x->rows);
+}
+
+/* Text cut into pieces of the same length; what does not fill one is left out. */
+typedef struct pieces {
+    int32_t *ids; /* [count, tokens] */
+    int64_t count, tokens;
+} pieces;
+
+static pieces cut(const llama_text *text, int64_t length, int64_t most_tokens)
+{
+    if (length > text->tokens)
+        length = text->tokens;
+    int64_t each = text->tokens / length, count = text->sequences * each;
+    if (count * length > most_tokens)
+        count = most_tokens / length;
+    pieces p = {cli_alloc((size_t)(count * length) * sizeof *p.ids), count, length};
+    for (int64_t i = 0; i < count; i++)
+        memcpy(p.ids + i * length, text->ids + i / each * text->tokens + i % each * length,
+               (size_t)length * sizeof *p.ids);
+    return p;
+}
+
+/* Moves `held` of the pieces, evenly spread, to the end. */
+static void hold_out(pieces *p, int64_t held)
+{
+    int32_t *ids = cli_alloc((size_t)(p->count * p->tokens) * sizeof *ids);
+    int64_t front = 0, back = p->count - held;
+    for (int64_t i = 0; i < p->count; i++) {
+        bool out = (i + 1) * held / p->count != i * held / p->count;
+        int64_t place = out ? back++ : front++;
+        memcpy(ids + place * p->tokens, p->ids + i * p->tokens, (size_t)p->tokens * sizeof *ids);
+    }
+    free(p->ids);
+    p->ids = ids;
+}
+
+/* Runs pieces [first, last). */
+static void run_pieces(run *r, const pieces *p, int64_t first, int64_t last, dg_statistics *into)
+{
+    int64_t step = BATCH_TOKENS / p->tokens > 0 ? BATCH_TOKENS / p->tokens : 1;
+    r->into = into;
+    for (int64_t i = first; i < last; i += step) {
+        int64_t count = last - i < step ? last - i : step;
+        llama_forward(&r->model, p->ids + i * p->tokens, count, p->tokens, observe_product, r,
+                      NULL);
+    }
+}
+
+/* ---- the command --------------------------------------------------------------------- */
+
+typedef struct settings {
+    const char *text;
+    int64_t length, tokens, threads;
+    double held_out;
+    dg_statistics_options statistics;
+} settings;
+
+/* Runs the model into the statistics and, for what is held out, into others. */
+static void calibrate(const char *folder, const settings *s, dg_statistics *statistics,
+                      dg_statistics *held_out, calibrate_result *result)
+{
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.threads = (int32_t)s->threads;
+    run r = {0};
+    dg_device_info device;
+    cli_check(dg_create(&r.context, DG_CPU, &options), "opening the processor");
+    cli_check(dg_get_device_info(r.context, &device), "asking for the processor");
+    r.peer = layer_wide_peer(device.units, device.architecture);
+    r.model = llama_open(folder);
+    char *beside = cli_format("%s/tokens.safetensors", folder);
+    result->text = s->text != NULL ? s->text : beside;
+    llama_text text = llama_read_text(&r.model, result->text);
+    pieces p = cut(&text, s->length, s->tokens);
+    if (p.count == 0)
+        cli_die("%s: fewer than %lld tokens are left of the text", result->text,
+                (long long)s->length);
+    int64_t held = (int64_t)((double)p.count * s->held_out / 100.0 + 0.5);
+    held = held == 0 && s->held_out > 0.0 && p.count > 1 ? 1 : held;
+    held = held == p.count ? p.count - 1 : held;
+    hold_out(&p, held);
+    result->tokens = (p.count - held) * p.tokens;
+    result->held_out_tokens = held * p.tokens;
+    r.progress = cli_progress_start("calibrating",
+                                    (double)(p.count * p.tokens) * (double)r.model.block_count);
+    run_pieces(&r, &p, 0, p.count - held, statistics);
+    run_pieces(&r, &p, p.count - held, p.count, held_out);
+    cli_progress_end(&r.progress);
+    if (s->text != NULL)
+        free(beside);
+    free(p.ids);
+    free(text.ids);
+    llama_close(&r.model);
+    dg_destroy(r.context);
+}
+
+static void merge_files(const cli_list *files, dg_statistics *statistics)
+{
+    for (int i = 0; i < files->count; i++) {
+        dg_statistics *other;
+        cli_check(dg_statistics_load(&other, files->items[i]), "reading statistics");
+        cli_check(dg_statistics_merge(statistics, other), files->items[i]);
+        dg_statistics_destroy(other);
+    }
+}
+
+int cli_calibrate(int argc, char **argv)
+{
+    settings s = {.length = 128,
+                  .tokens = INT32_MAX,
+                  .held_out = 20.0,
+                  .statistics = DG_STATISTICS_OPTIONS_INIT};
+    calibrate_result result = {.percentile = 99.99, .least_tokens = 4096};
+    int64_t block = s.statistics.block_cols, bits = s.statistics.bits;
+    bool all = false, json = false;
+    cli_list merge = {0};
+    const cli_option options[] = {
+        {"text", "file", CLI_TEXT, &s.text,
+         "token ids: `ids`, I32, of a safetensors file (default: <model>/tokens.safetensors)"},
+        {"length", "n", CLI_COUNT, &s.length, "tokens of a piece of text (default 128)"},
+        {"tokens", "n", CLI_COUNT, &s.tokens, "the most tokens to run (default: all)"},
+        {"held-out", "percent", CLI_REAL, &s.held_out,
+         "how much of the text is only judged, not collected (default 20)"},
+        {"percentile", "p", CLI_REAL, &result.percentile,
+         "the percentile that the report shows (default 99.99)"},
+        {"block", "n", CLI_COUNT, &block,
+         "features that share a histogram: the finest static scales (default 128; 0: all)"},
+        {"bits", "n", CLI_COUNT, &bits, "2^n bins an octave, 4 to 7 (default 5)"},
+        {"merge", "file", CLI_LIST, &merge, "add the statistics of another run; may be repeated"},
+        {"least", "tokens", CLI_COUNT, &result.least_tokens,
+         "warn of layers that met fewer (default 4096)"},
+        {"threads", "n", CLI_COUNT, &s.threads, "threads to use; 0: all"},
+        {"all", NULL, CLI_FLAG, &all, "a line for each layer, not for each kind"},
+        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        {0},
+    };
+    char **paths = cli_parse(
+        &(cli_usage){"calibrate", "[<model>] <output>", 1, 2,
+                     "Collects statistics of the activations of a 16-bit Llama model, for static "
+                     "scales.\n<output> is a safetensors file. Without <model> it is the sum of "
+                     "the files that "
+                     "--merge names.",
+                     options},
+        argc, argv);
+    result.model = paths[1] != NULL ? paths[0] : NULL;
+    result.output = paths[1] != NULL ? paths[1] : paths[0];
+    if (result.model == NULL && merge.count == 0)
+        cli_misuse("calibrate needs a model, or files to --merge");
+    if (s.length < 1 || s.tokens < 1)
+        cli_misuse("--%s must be at least 1", s.length < 1 ? "length" : "tokens");
+    if (!(s.held_out >= 0.0 && s.held_out < 100.0))
+        cli_misuse("--held-out takes 0 to less than 100, not %g", s.held_out);
+    if (!(result.percentile > 0.0 && result.percentile <= 100.0))
+        cli_misuse("--percentile takes more than 0 and at most 100, not %g", result.percentile);
+
+    double began = cli_now();
+    dg_statistics *statistics, *held_out;
+    s.statistics.block_cols = (int32_t)block;
+    s.statistics.bits = (int32_t)bits;
+    cli_check(dg_statistics_create(&statistics, &s.statistics), "making statistics");
+    cli_check(dg_statistics_create(&held_out, &s.statistics), "making statistics");
+    if (result.model != NULL)
+        calibrate(result.model, &s, statistics, held_out, &result);
+    merge_files(&merge, statistics);
+    cli_check(dg_statistics_save(statistics, result.output), "writing statistics");
+    result.statistics = statistics;
+    calibrate_judge(&result, held_out);
+    result.seconds = cli_now() - began;
+    (json ? calibrate_print_json(&result) : calibrate_print(&result, all));
+    calibrate_warn(&result);
+    if (s.text == NULL)
+        free((char *)result.text);
+    free(result.layers);
+    free(merge.items);
+    dg_statistics_destroy(statistics);
+    dg_statistics_destroy(held_out);
+    return CLI_OK;
+}
