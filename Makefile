@@ -7,7 +7,7 @@ ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 # Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
 TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
-.PHONY: all test demo bench lint sanitize fuzz install clean help
+.PHONY: all test python demo bench lint sanitize fuzz install clean help
 
 all: ## build the library and the tool in build/
 	@scripts/setup.sh build
@@ -15,6 +15,10 @@ all: ## build the library and the tool in build/
 
 test: all ## run all tests, then those that compute with each instruction set
 	@scripts/test.sh $(BUILD) all generic avx2 avx512
+
+python: ## build the Python package and run its tests
+	@scripts/setup.sh build python
+	@scripts/test-python.sh $(BUILD)
 
 demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"

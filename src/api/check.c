@@ -145,12 +145,13 @@ static dg_status check_scale(const dg_scale *s, const char *name, int64_t rows, 
 /* A scale array that is written must hold each scale at a place of its own. */
 static dg_status check_written_scale(const dg_scale *s, const char *name)
 {
+    if (s->rows == 0 || s->cols == 0)
+        return DG_OK;
     int64_t inner = s->row_stride < s->col_stride ? s->row_stride : s->col_stride;
     int64_t outer = s->row_stride < s->col_stride ? s->col_stride : s->row_stride;
     int64_t inner_count = s->row_stride < s->col_stride ? s->rows : s->cols;
     int64_t outer_count = s->row_stride < s->col_stride ? s->cols : s->rows;
-    if ((inner_count > 1 && inner < 1) ||
-        (outer_count > 1 && outer <= (inner_count > 0 ? (inner_count - 1) * inner : 0)))
+    if ((inner_count > 1 && inner < 1) || (outer_count > 1 && outer <= (inner_count - 1) * inner))
         return dgi_fail(DG_INVALID_ARGUMENT,
                         "%s of %lld x %lld with strides %lld and %lld is written, but two scales "
                         "would share a place",

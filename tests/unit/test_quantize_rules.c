@@ -211,7 +211,12 @@ static void empty_tensors(void **state)
         d.input = q.output, d.scale = q.scale, d.output = q.input;
         assert_ok(dg_dequantize_run(context, &d, NULL));
     }
+    /* Without a single scale, whatever the strides of the empty array. */
     dg_quantize q = quantize_of(NULL, DG_BF16, NULL, NULL, DG_F32, 0, 256, 1, 128);
+    assert_ok(dg_quantize_run(context, &q, NULL));
+    q = quantize_of(NULL, DG_BF16, NULL, NULL, DG_F32, 2, 0, 1, 1);
+    assert_int_equal(q.scale.rows, 2);
+    assert_int_equal(q.scale.cols, 0);
     assert_ok(dg_quantize_run(context, &q, NULL));
     dg_destroy(context);
 }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""deepgemm: the matrix products of LLM inference in FP8.
+
+    D[M,N] = alpha * (scale_a . A[M,K]) (scale_b . B[N,K])^T + beta * C[M,N] + bias[N]
+
+A holds activations (tokens by features), B holds weights (output by input features), both
+contiguous along K. A scale is always a multiplier: real value = scale * code. The *granularity* of
+a scale is the pair (rows, columns) that one value covers; 0 means all.
+
+Arrays may come from PyTorch, NumPy (with ``ml_dtypes``), JAX, CuPy, or anything else that speaks
+DLPack, on the CPU or a CUDA device; they are used where they lie, by their strides. Results come
+from the library that ``a`` came from. Importing this module touches no GPU.
+"""
+
+from . import _C
+from ._api import (
+    BLOCK32,
+    BLOCK128,
+    MX,
+    TENSOR,
+    TOKEN_CHANNEL,
+    Comparison,
+    Kernel,
+    compare,
+    convert,
+    dequantize,
+    empty,
+    explain,
+    forward,
+    gemm,
+    kernels,
+    pack,
+    prepare,
+    quantize,
+    tensor,
+    workspace_bytes,
+)
+from ._C import (
+    BadFile,
+    Cancelled,
+    Context,
+    DeviceMismatch,
+    DriverError,
+    Error,
+    InputOutputError,
+    InvalidArgument,
+    Misaligned,
+    NotFound,
+    NotPrepared,
+    OutOfMemory,
+    Tensor,
+    UnsupportedDevice,
+    UnsupportedScale,
+    UnsupportedShape,
+    UnsupportedType,
+    Weights,
+)
+
+__version__ = _C.version
+
+__all__ = [
+    "BLOCK32",
+    "BLOCK128",
+    "MX",
+    "TENSOR",
+    "TOKEN_CHANNEL",
+    "BadFile",
+    "Cancelled",
+    "Comparison",
+    "Context",
+    "DeviceMismatch",
+    "DriverError",
+    "Error",
+    "InputOutputError",
+    "InvalidArgument",
+    "Kernel",
+    "Misaligned",
+    "NotFound",
+    "NotPrepared",
+    "OutOfMemory",
+    "Tensor",
+    "UnsupportedDevice",
+    "UnsupportedScale",
+    "UnsupportedShape",
+    "UnsupportedType",
+    "Weights",
+    "compare",
+    "convert",
+    "dequantize",
+    "empty",
+    "explain",
+    "forward",
+    "gemm",
+    "kernels",
+    "pack",
+    "prepare",
+    "quantize",
+    "tensor",
+    "workspace_bytes",
+]

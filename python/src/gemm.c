@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/* The GEMM: run, prepare, explain and workspace share their arguments. */
+#include "extension.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The array operands of a call. A comes first: it says which library makes the result. */
+enum { A, B, SCALE_A, SCALE_B, OUT, C, BIAS, SCALE_OUT, WORKSPACE, OPERANDS };
+static const char *const names[] = {"a", "b",    "scale_a",   "scale_b",  "out",
+                                    "c", "bias", "scale_out", "workspace"};
+
+/* The other arguments, behind them. */
+enum {
+    GRANULARITY = OPERANDS, /* ((rows, cols) of A, (rows, cols) of B) */
+    PHASE_A,
+    PHASE_B,
+    OUT_GRANULARITY,
+    OUT_DTYPE,
+    ALPHA,
+    BETA,
+    ACCUMULATION,
+    CONTEXT,
+    STREAM,
+    MODE, /* one of the following */
+    ARGUMENTS
+};
+enum { RUN, PREPARE, EXPLAIN, WORKSPACE_BYTES };
+
+static int take_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
+{
+    if (PyTuple_Check(object) && PyTuple_Size(object) == 2)
+        return dgp_pair(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
+                   ? -1
+                   : dgp_pair(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
+    PyErr_Format(PyExc_TypeError,
+                 "granularity is %R: expected ((rows, cols) of A, (rows, cols) of B)", object);
+    return -1;
+}
+
+/* Packed weights in place of B, checked against what the call says. */
+static int take_weights(PyObject *const *args, const int32_t block_b[2], dg_gemm *gemm, int64_t *n)
+{
+    int32_t block[2];
+    if (args[SCALE_B] != Py_None)
+        return dgp_fail(DG_INVALID_ARGUMENT, "scale_b is given, but packed weights hold their own");
+    gemm->weights = dgp_weights_get(args[B], n, block);
+    if (block[0] != block_b[0] || block[1] != block_b[1])
+        return dgp_fail(DG_UNSUPPORTED_SCALE,
+                        "granularity[1] is (%d, %d), but the weights were packed with (%d, %d)",
+                        (int)block_b[0], (int)block_b[1], (int)block[0], (int)block[1]);
+    return 0;
+}
+
+static int take_result(PyObject *const *args, int64_t n, void *stream, dgp_operand *o,
+                       PyObject **out)
+{
+    if (o[OUT].dtype != DG_NONE) {
+        *out = Py_NewRef(args[OUT]);
+        return dgp_check_writable(&o[OUT], "out");
+    }
+    const int dtype = dgp_dtype_from_object(args[OUT_DTYPE], "out_dtype");
+    if (dtype < 0)
+        return -1;
+    if (o[A].rank < 2) /* as dgp_as_matrix says it */
+        return dgp_fail(DG_INVALID_ARGUMENT, "a has %d dimensions: expected [rows, columns]",
+                        (int)o[A].rank);
+    int64_t shape[DGP_MAX_RANK];
+    memcpy(shape, o[A].shape, sizeof shape);
+    shape[o[A].rank - 1] = n;
+    *out = dgp_output_new(args[A], &o[A], dtype, o[A].rank, shape, stream, &o[OUT]);
+    return *out == NULL ? -1 : 0;
+}
+
+static int fill(PyObject *const *args, const int32_t block_a[2], const int32_t block_b[2],
+                const dgp_operand *o, dg_gemm *gemm)
+{
+    static const char *const accumulations[] = {"precise", "fast", NULL};
+    static const int32_t no_phase[2] = {0, 0};
+    int32_t phase_a[2], phase_b[2], block_out[2];
+    if (dgp_pair(args[PHASE_A], "phase_a", phase_a) < 0 ||
+        dgp_pair(args[PHASE_B], "phase_b", phase_b) < 0 ||
+        dgp_pair(args[OUT_GRANULARITY], "out_granularity", block_out) < 0 ||
+        dgp_as_matrix(&o[A], "a", &gemm->a) < 0 || dgp_as_matrix(&o[B], "b", &gemm->b) < 0 ||
+        dgp_as_matrix(&o[OUT], "out", &gemm->d) < 0 || dgp_as_matrix(&o[C], "c", &gemm->c) < 0 ||
+        dgp_as_vector(&o[BIAS], "bias", &gemm->bias) < 0 ||
+        dgp_as_scale(&o[SCALE_A], "scale_a", block_a, phase_a, &gemm->scale_a) < 0 ||
+        dgp_as_scale(&o[SCALE_B], "scale_b", block_b, phase_b, &gemm->scale_b) < 0 ||
+        dgp_as_scale(&o[SCALE_OUT], "scale_out", block_out, no_phase, &gemm->scale_d) < 0)
+        return -1;
+    const int accumulation = dgp_choice(args[ACCUMULATION], "accumulation", accumulations);
+    if (accumulation < 0)
+        return -1;
+    gemm->accumulation = (dg_accumulation)accumulation;
+    gemm->alpha = (float)PyFloat_AsDouble(args[ALPHA]);
+    gemm->beta = (float)PyFloat_AsDouble(args[BETA]);
+    if (o[WORKSPACE].dtype != DG_NONE) {
+        gemm->workspace = o[WORKSPACE].data;
+        gemm->workspace_bytes = dgp_dtype_bytes(o[WORKSPACE].dtype);
+        for (int i = 0; i < o[WORKSPACE].rank; i++)
+            gemm->workspace_bytes *= (size_t)o[WORKSPACE].shape[i];
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *explain(dg_context *context, const dg_gemm *gemm)
+{
+    size_t bytes = 0;
+    dg_status status = dg_gemm_explain(context, gemm, NULL, &bytes);
+    char *text = status == DG_OK ? malloc(bytes) : NULL;
+    if (status == DG_OK && text == NULL)
+        return PyErr_NoMemory();
+    if (status == DG_OK)
+        status = dg_gemm_explain(context, gemm, text, &bytes);
+    PyObject *result = status == DG_OK ? PyUnicode_FromString(text) : dgp_raise(status);
+    free(text);
+    return result;
+}
+
+static PyObject *perform(dg_context *context, const dg_gemm *gemm, long mode, PyObject *out,
+                         void *stream)
+{
+    dg_status status;
+    size_t bytes = 0;
+    if (mode == EXPLAIN)
+        return explain(context, gemm);
+    Py_BEGIN_ALLOW_THREADS status = mode == RUN       ? dg_gemm_run(context, gemm, stream)
+                                    : mode == PREPARE ? dg_gemm_prepare(context, gemm)
+                                                      : dg_gemm_workspace(context, gemm, &bytes);
+    Py_END_ALLOW_THREADS if (status != DG_OK) return dgp_raise(status);
+    if (mode == WORKSPACE_BYTES)
+        return PyLong_FromSize_t(bytes);
+    dgp_tensor_written(out, stream);
+    return Py_NewRef(mode == RUN ? out : Py_None);
+}
+
+PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    dgp_operand o[OPERANDS];
+    dgp_stream stream;
+    int32_t block_a[2], block_b[2];
+    if (dgp_check_count(count, ARGUMENTS) < 0 ||
+        take_granularity(args[GRANULARITY], block_a, block_b) < 0 ||
+        dgp_stream_from_object(args[STREAM], &stream) < 0)
+        return NULL;
+    const bool packed = dgp_weights_check(args[B]);
+    PyObject *objects[OPERANDS];
+    memcpy(objects, args, sizeof objects);
+    if (packed)
+        objects[B] = Py_None;
+    if (dgp_operands_take(objects, names, OPERANDS, &stream, o) < 0)
+        return NULL;
+
+    PyObject *out = NULL, *result = NULL;
+    dg_gemm gemm = DG_GEMM_INIT;
+    dg_device device;
+    int64_t n = o[B].rank >= 2 ? o[B].shape[o[B].rank - 2] : 0;
+    if (packed && take_weights(args, block_b, &gemm, &n) < 0)
+        goto done;
+    if (dgp_common_device(o, names, OPERANDS, &device) < 0)
+        goto done;
+    dg_context *context = dgp_context_get(args[CONTEXT], device);
+    if (context == NULL || take_result(args, n, stream.handle, o, &out) < 0 ||
+        fill(args, block_a, block_b, o, &gemm) < 0)
+        goto done;
+    const long mode = PyLong_AsLong(args[MODE]);
+    if (mode != -1 || !PyErr_Occurred())
+        result = perform(context, &gemm, mode, out, stream.handle);
+done:
+    Py_XDECREF(out);
+    dgp_operands_release(o, OPERANDS);
+    return result;
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Builds the Python package, installs it into a virtual environment of its own and runs its tests:
+# scripts/test-python.sh BUILD. Further arguments go to pytest. DEEPGEMM_CUDA=ON also compiles the
+# GPU kernels, which takes minutes.
+set -eu
+cd "$(dirname "$0")/.."
+build=$1
+shift
+venv=$build/venv
+
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install -q --disable-pip-version-check -r scripts/requirements-python.txt
+"$venv/bin/pip" install -q --disable-pip-version-check --no-build-isolation --no-deps \
+    --force-reinstall -Cbuild-dir="$build/python" \
+    -Ccmake.define.DEEPGEMM_CUDA="${DEEPGEMM_CUDA:-OFF}" .
+
+echo "test  python, types"
+"$venv/bin/mypy" --strict --python-executable "$venv/bin/python" --cache-dir "$build/mypy" \
+    python/deepgemm
+"$venv/bin/ruff" check --no-cache python tests/python
+"$venv/bin/ruff" format --no-cache --check python tests/python
+echo "test  python"
+"$venv/bin/python" -m pytest -q -o cache_dir="$build/pytest" "$@" tests/python

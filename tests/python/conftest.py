@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of the Python package share: the oracle, random operands, the libraries there are.
+
+The oracle multiplies dequantised operands in double precision, by NumPy alone.
+"""
+
+import os
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile(
+    "default", max_examples=150, deadline=None, derandomize=True, print_blob=True
+)
+hypothesis.settings.load_profile("default")
+
+E4M3 = ml_dtypes.float8_e4m3fn
+E5M2 = ml_dtypes.float8_e5m2
+E8M0 = ml_dtypes.float8_e8m0fnu
+BF16 = ml_dtypes.bfloat16
+
+
+def blocks(size, block, phase=0):
+    """How many scales `size` rows or columns need."""
+    return 1 if block == 0 else -(-(phase + size) // block) if size else 0
+
+
+def expand(scale, shape, granularity, phase=(0, 0)):
+    """The scale of each element of a matrix, in double precision."""
+    index = [
+        np.zeros(n, int) if block == 0 else (np.arange(n) + p) // block
+        for n, block, p in zip(shape, granularity, phase)
+    ]
+    scale = np.asarray(scale).astype(np.float64)
+    sizes = [blocks(n, block, p) for n, block, p in zip(shape, granularity, phase)]
+    return scale.reshape(sizes)[np.ix_(*index)]
+
+
+def dequantized(codes, scale, granularity, phase=(0, 0)):
+    codes = np.asarray(codes)
+    return codes.astype(np.float64) * expand(scale, codes.shape, granularity, phase)
+
+
+def reference(a, scale_a, b, scale_b, granularity, phase_a=(0, 0), phase_b=(0, 0)):
+    """The product and the sum of its terms' magnitudes, which bounds what rounding may do."""
+    da = dequantized(a, scale_a, granularity[0], phase_a)
+    db = dequantized(b, scale_b, granularity[1], phase_b)
+    return da @ db.T, np.abs(da) @ np.abs(db).T
+
+
+# Half a unit in the last place of each result type, relative, and its smallest step.
+HALF_ULP = {"float32": (2**-24, 2**-150), "bfloat16": (2**-8, 2**-134), "float16": (2**-11, 2**-25)}
+
+
+def assert_close(result, expected, magnitude, sum_error=1e-5):
+    """Each element within `sum_error` of its terms' magnitudes plus the rounding of its type."""
+    result = np.asarray(result)
+    relative, step = HALF_ULP[result.dtype.name]
+    limit = sum_error * magnitude + relative * np.abs(expected) * (1 + 1e-3) + step
+    error = np.abs(result.astype(np.float64) - expected)
+    assert result.shape == expected.shape
+    assert not (error > limit).any(), f"off by {(error / limit).max():.3g} times what is allowed"
+
+
+def random_codes(rng, shape, dtype=E4M3):
+    """Any finite code."""
+    codes = rng.integers(0, 256, shape, dtype=np.uint8).view(dtype)
+    codes[~np.isfinite(codes.astype(np.float32))] = 1.0
+    return codes
+
+
+def random_scale(rng, shape, granularity, dtype=np.float32, phase=(0, 0)):
+    sizes = [blocks(n, block, p) for n, block, p in zip(shape, granularity, phase)]
+    if dtype is np.float32:
+        return rng.uniform(0.25, 4.0, sizes).astype(np.float32)
+    return rng.integers(120, 134, sizes, dtype=np.uint8).view(dtype)
+
+
+@pytest.fixture
+def rng():
+    seed = int(os.environ.get("DEEPGEMM_SEED", "1"))
+    print(f"DEEPGEMM_SEED={seed}")
+    return np.random.default_rng(seed)
