@@ -836,6 +836,33 @@ typedef struct dg_bin {
 DG_API dg_status dg_statistics_histogram(const dg_statistics *statistics, const char *layer,
                                          dg_bin *bins, int64_t *count);
 
+/* ---- mixed precision ----------------------------------------------------------------- */
+
+/** What keeping a layer in one of several precisions costs, or, summed, a model. */
+typedef struct dg_precision {
+    double bytes; /* stored; infinite for a precision that the layer cannot have */
+    double error; /* in any measure that adds up over layers, e.g. squared errors or nats */
+} dg_precision;
+
+typedef enum dg_budget {
+    DG_BUDGET_BYTES = 0, /* at most so many bytes, and the least error  */
+    DG_BUDGET_ERROR      /* at most so much error, and the least bytes  */
+} dg_budget;
+
+/**
+ * Chooses a precision for each layer. `precisions` is [layers, count]; chosen[layer] becomes an
+ * index from 0 to count - 1, and `total`, which may be NULL, the sums over the choice.
+ *
+ * A layer only gets precisions on the lower convex hull of its (bytes, error); bytes are spent
+ * where they save the most error each. With a budget of bytes the error is above the least possible
+ * by at most what the first step that did not fit would have saved; where the budget is spent to
+ * the last byte it is the least. A budget that no choice meets is DG_INVALID_ARGUMENT, and the
+ * message says what is possible.
+ */
+DG_API dg_status dg_precision_choose(const dg_precision *precisions, int64_t layers, int32_t count,
+                                     dg_budget budget, double limit, int32_t *chosen,
+                                     dg_precision *total);
+
 /* ---- checkpoints --------------------------------------------------------------------- */
 
 /**
