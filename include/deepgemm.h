@@ -836,6 +836,54 @@ typedef struct dg_bin {
 DG_API dg_status dg_statistics_histogram(const dg_statistics *statistics, const char *layer,
                                          dg_bin *bins, int64_t *count);
 
+/* ---- smoothing ----------------------------------------------------------------------- */
+
+/**
+ * Linear layers that meet the same activations, and how they will be quantised. Smoothing divides
+ * each feature of the activations by a factor and multiplies the weights' column by it, so that
+ * outliers of the activations move to the weights; the product stays what it was. Factors are
+ * powers of two: dividing and multiplying by them rounds nothing.
+ */
+typedef struct dg_smooth {
+    size_t struct_bytes;
+    dg_matrix x;              /* a sample of the activations, [tokens, K]: F32, F16 or BF16       */
+    const dg_matrix *weights; /* [N, K] each: F32, F16 or BF16                                    */
+    int32_t weight_count;
+    const float *amaxes; /* [K] of the activations (dg_observed.amaxes); NULL: those of x         */
+    /**
+     * [K], 0 to K - 1: the channel that makes a feature, where what comes before can only scale
+     * whole channels (several query heads share a value head). Features of one channel get one
+     * factor. NULL: each its own.
+     */
+    const int32_t *channels;
+    int32_t x_block_rows, x_block_cols; /* of the scales that x will have, as in dg_scale */
+    int32_t weight_block_rows, weight_block_cols; /* and the weights */
+} dg_smooth;
+#define DG_SMOOTH_INIT                                                                             \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_smooth)                                                          \
+    }
+
+typedef struct dg_smooth_report {
+    size_t struct_bytes;
+    double strength;                  /* 0 to 1; -1: nothing helped, all factors are 1       */
+    double error_before, error_after; /* of the products of the sample, |y - y'| / |y|        */
+} dg_smooth_report;
+#define DG_SMOOTH_REPORT_INIT                                                                      \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_smooth_report)                                                   \
+    }
+
+/**
+ * Chooses factors[K]: for strengths 0, 0.1, ... 1 the power of two nearest to
+ * amax(x_j)^strength / amax(w_j)^(1 - strength), scaled as a whole to lie around 1; quantises the
+ * sample and the weights with each, multiplies, and keeps the one with the least error of the
+ * products, or factors of 1 where none is better. A feature that is zero in x or in all weights
+ * gets 1. `context` is a CPU context.
+ */
+DG_API dg_status dg_smooth_choose(dg_context *context, const dg_smooth *smooth, float *factors,
+                                  dg_smooth_report *report);
+
 /* ---- mixed precision ----------------------------------------------------------------- */
 
 /** What keeping a layer in one of several precisions costs, or, summed, a model. */
