@@ -39,26 +39,30 @@ static int64_t scale_count(int64_t rows, int64_t cols, int32_t block_rows, int32
     return dg_scale_count(rows, block_rows, 0) * dg_scale_count(cols, block_cols, 0);
 }
 
+/* Memory for so many elements, not NULL for none of them. */
+static void *room(int64_t count, size_t element_bytes)
+{
+    return calloc((size_t)count + 1, element_bytes);
+}
+
 static dg_status job_open(job *j)
 {
     const dg_smooth *s = j->s;
-    size_t k = (size_t)j->k, n = (size_t)j->largest_n, t = (size_t)j->tokens;
-    j->x_amax = calloc(k, sizeof *j->x_amax);
-    j->w_amax = calloc(k, sizeof *j->w_amax);
-    j->factors = malloc(CANDIDATES * k * sizeof *j->factors);
-    j->x = malloc(t * k * sizeof *j->x);
-    j->x_scaled = malloc(t * k * sizeof *j->x_scaled);
-    j->w = malloc(n * k * sizeof *j->w);
-    j->w_scaled = malloc(n * k * sizeof *j->w_scaled);
-    j->y = malloc(t * n * sizeof *j->y);
-    j->y8 = malloc(t * n * sizeof *j->y8);
-    j->x_codes = malloc(t * k);
-    j->w_codes = malloc(n * k);
-    j->x_scales = malloc((size_t)scale_count(j->tokens, j->k, s->x_block_rows, s->x_block_cols) *
-                         sizeof *j->x_scales);
+    int64_t k = j->k, n = j->largest_n, t = j->tokens;
+    j->x_amax = room(k, sizeof *j->x_amax);
+    j->w_amax = room(k, sizeof *j->w_amax);
+    j->factors = room(CANDIDATES * k, sizeof *j->factors);
+    j->x = room(t * k, sizeof *j->x);
+    j->x_scaled = room(t * k, sizeof *j->x_scaled);
+    j->w = room(n * k, sizeof *j->w);
+    j->w_scaled = room(n * k, sizeof *j->w_scaled);
+    j->y = room(t * n, sizeof *j->y);
+    j->y8 = room(t * n, sizeof *j->y8);
+    j->x_codes = room(t * k, 1);
+    j->w_codes = room(n * k, 1);
+    j->x_scales = room(scale_count(t, k, s->x_block_rows, s->x_block_cols), sizeof *j->x_scales);
     j->w_scales =
-        malloc((size_t)scale_count(j->largest_n, j->k, s->weight_block_rows, s->weight_block_cols) *
-               sizeof *j->w_scales);
+        room(scale_count(n, k, s->weight_block_rows, s->weight_block_cols), sizeof *j->w_scales);
     bool all = j->x_amax != NULL && j->w_amax != NULL && j->factors != NULL && j->x != NULL &&
                j->x_scaled != NULL && j->w != NULL && j->w_scaled != NULL && j->y != NULL &&
                j->y8 != NULL && j->x_codes != NULL && j->w_codes != NULL && j->x_scales != NULL &&
