@@ -239,7 +239,8 @@ typedef struct piece {
 enum {
     ZERO_ROWS = 1024,      /* rows of zeros in a piece                                          */
     ZERO_COST = 64,        /* stores are quick: this many elements cost as much as one product  */
-    THREAD_PIECES = 8,     /* of each thread: enough to even out, few enough to decode A seldom */
+    THREAD_PIECES = 8,     /* of each thread: enough to even out, and each of at least          */
+    PIECE_STRIPS = 4,      /* of N where there are threads enough, since each decodes its A     */
     THREAD_COST = 1 << 12, /* work that repays starting a thread                                */
     DECODE_ROWS = 4        /* decoding a panel costs as much as multiplying it by so many rows  */
 };
@@ -247,6 +248,11 @@ enum {
 static int64_t least(int64_t x, int64_t y)
 {
     return x < y ? x : y;
+}
+
+static int64_t greatest(int64_t x, int64_t y)
+{
+    return x > y ? x : y;
 }
 
 /* How the product can be cut and what it costs; the scratch memory that a piece needs. */
@@ -271,11 +277,12 @@ static int64_t blocks_of(const product *p)
 }
 
 /* Cuts a product into pieces of about `target` cost, along N in strips of packed weights. */
-static int64_t cut(const product *p, int64_t index, int64_t target, piece *pieces)
+static int64_t cut(const product *p, int64_t index, int64_t target, int64_t threads, piece *pieces)
 {
     const int64_t blocks = blocks_of(p), strips = dgi_ceil_div(p->panels, DGI_STRIP);
     const int64_t block_cost = p->cost / blocks;
     int64_t parts = 1 + block_cost / target, count = 0;
+    parts = least(parts, greatest(strips / PIECE_STRIPS, threads));
     parts = strips == 0 ? 1 : least(parts, strips);
     for (int64_t i = 0; i < blocks; i++)
         for (int64_t j = 0; j < parts; j++) {
@@ -348,7 +355,7 @@ static dg_status compute_list(const call *c, dgi_workspaces *pool, const list *l
     piece *pieces = memory;
     int64_t count = 0;
     for (int64_t i = 0; i < l->count; i++)
-        count += cut(&l->items[i], i, target, pieces + count);
+        count += cut(&l->items[i], i, target, c->cpu->threads, pieces + count);
     qsort(pieces, (size_t)count, sizeof *pieces, compare);
     const int32_t threads = (int32_t)least(least(c->cpu->threads, count), 1 + cost / THREAD_COST);
 #pragma omp parallel num_threads(threads)

@@ -99,17 +99,27 @@ static void random_tables(void **state)
         const dg_gemm largest = largest_of(&r);
         const int32_t problems = (int32_t)rng_range(&r, 1, 20);
         placed cases[20];
+        dg_weights *packed[20] = {NULL};
         dg_table *table;
         assert_ok(dg_table_create(context, &largest, problems, &table));
         for (int32_t j = 0; j < problems; j++) {
             const dg_gemm shape = problem_of(&r, &largest);
             cases[j] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
-            assert_ok(dg_table_set(table, j, &cases[j].gemm));
+            dg_gemm g = cases[j].gemm;
+            if (test_device() == DG_CPU && rng_chance(&r, 0.5)) {
+                assert_ok(dg_weights_pack(context, &g.b, &g.scale_b, NULL, 0, NULL, &packed[j]));
+                g.weights = packed[j];
+                g.b = (dg_matrix){0};
+                g.scale_b = (dg_scale){0};
+            }
+            assert_ok(dg_table_set(table, j, &g));
         }
         assert_ok(dg_table_update(table, NULL));
         assert_ok(dg_table_run(table, NULL));
-        for (int32_t j = 0; j < problems; j++)
+        for (int32_t j = 0; j < problems; j++) {
             fetch_and_check(context, &cases[j]);
+            dg_weights_destroy(packed[j]);
+        }
         dg_table_destroy(table);
     }
     dg_destroy(context);
