@@ -55,6 +55,7 @@ from ._C import (
     UnsupportedType,
     Weights,
 )
+from ._grouped import GroupedGEMM, Plan, grouped_gemm, prepare_grouped
 
 __version__ = _C.version
 
@@ -71,6 +72,7 @@ __all__ = [
     "DeviceMismatch",
     "DriverError",
     "Error",
+    "GroupedGEMM",
     "InputOutputError",
     "InvalidArgument",
     "Kernel",
@@ -78,6 +80,7 @@ __all__ = [
     "NotFound",
     "NotPrepared",
     "OutOfMemory",
+    "Plan",
     "Tensor",
     "UnsupportedDevice",
     "UnsupportedScale",
@@ -91,9 +94,11 @@ __all__ = [
     "explain",
     "forward",
     "gemm",
+    "grouped_gemm",
     "kernels",
     "pack",
     "prepare",
+    "prepare_grouped",
     "quantize",
     "tensor",
     "workspace_bytes",

@@ -37,6 +37,17 @@ int dgp_pair(PyObject *object, const char *name, int32_t pair[2])
     return 0;
 }
 
+int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
+{
+    if (PyTuple_Check(object) && PyTuple_Size(object) == 2)
+        return dgp_pair(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
+                   ? -1
+                   : dgp_pair(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
+    PyErr_Format(PyExc_TypeError,
+                 "granularity is %R: expected ((rows, cols) of A, (rows, cols) of B)", object);
+    return -1;
+}
+
 int dgp_choice(PyObject *object, const char *name, const char *const *names)
 {
     Py_ssize_t length;
@@ -188,9 +199,10 @@ PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count
     }
 
     dg_status status;
-    Py_BEGIN_ALLOW_THREADS status = dg_quantize_run(context, &q, stream.handle);
-    Py_END_ALLOW_THREADS if (status != DG_OK)
-    {
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_quantize_run(context, &q, stream.handle);
+    PyEval_RestoreThread(python);
+    if (status != DG_OK) {
         dgp_raise(status);
         goto done;
     }
@@ -244,9 +256,10 @@ PyObject *dgp_dequantize(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (out == NULL || dgp_as_matrix(&o[DQ_OUT], "out", &q.output) < 0)
         goto done;
     dg_status status;
-    Py_BEGIN_ALLOW_THREADS status = dg_dequantize_run(context, &q, stream.handle);
-    Py_END_ALLOW_THREADS if (status != DG_OK)
-    {
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_dequantize_run(context, &q, stream.handle);
+    PyEval_RestoreThread(python);
+    if (status != DG_OK) {
         dgp_raise(status);
         goto done;
     }
@@ -295,11 +308,12 @@ PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
         out = dgp_output_new(args[0], &x, dtype, x.rank, x.shape, NULL, &made);
     if (out != NULL) {
         dg_status status;
-        Py_BEGIN_ALLOW_THREADS status = dg_convert(
-            x.data, x.dtype <= DG_UE8M0 ? (dg_dtype)x.dtype : DG_NONE, made.data,
-            dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE, elements, (dg_overflow)overflow);
-        Py_END_ALLOW_THREADS if (status != DG_OK)
-        {
+        PyThreadState *python = PyEval_SaveThread();
+        status = dg_convert(x.data, x.dtype <= DG_UE8M0 ? (dg_dtype)x.dtype : DG_NONE, made.data,
+                            dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE, elements,
+                            (dg_overflow)overflow);
+        PyEval_RestoreThread(python);
+        if (status != DG_OK) {
             Py_CLEAR(out);
             dgp_raise(status);
         }
@@ -324,17 +338,18 @@ PyObject *dgp_compare(PyObject *module, PyObject *const *args, Py_ssize_t count)
         dgp_as_matrix(&o[0], names[0], &reference) == 0 &&
         dgp_as_matrix(&o[1], names[1], &result) == 0) {
         dg_status status;
-        Py_BEGIN_ALLOW_THREADS status = dg_compare(&reference, &result, &c);
-        Py_END_ALLOW_THREADS answer =
-            status != DG_OK
-                ? dgp_raise(status)
-                : Py_BuildValue("{s:d,s:d,s:d,s:d,s:d,s:L,s:L,s:L,s:L,s:L,s:L}", "relative_error",
-                                c.relative_error, "snr_db", c.snr_db, "cosine", c.cosine,
-                                "max_error", c.max_error, "mean_error", c.mean_error, "finite",
-                                (long long)c.finite, "reference_nan", (long long)c.reference_nan,
-                                "reference_inf", (long long)c.reference_inf, "result_nan",
-                                (long long)c.result_nan, "result_inf", (long long)c.result_inf,
-                                "spoiled", (long long)c.spoiled);
+        PyThreadState *python = PyEval_SaveThread();
+        status = dg_compare(&reference, &result, &c);
+        PyEval_RestoreThread(python);
+        answer = status != DG_OK
+                     ? dgp_raise(status)
+                     : Py_BuildValue(
+                           "{s:d,s:d,s:d,s:d,s:d,s:L,s:L,s:L,s:L,s:L,s:L}", "relative_error",
+                           c.relative_error, "snr_db", c.snr_db, "cosine", c.cosine, "max_error",
+                           c.max_error, "mean_error", c.mean_error, "finite", (long long)c.finite,
+                           "reference_nan", (long long)c.reference_nan, "reference_inf",
+                           (long long)c.reference_inf, "result_nan", (long long)c.result_nan,
+                           "result_inf", (long long)c.result_inf, "spoiled", (long long)c.spoiled);
     }
     dgp_operands_release(o, 2);
     return answer;

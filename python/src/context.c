@@ -123,9 +123,10 @@ static PyObject *context_make(PyTypeObject *type, PyObject *args, PyObject *keyw
     self->device = device;
     self->context = NULL;
     dg_status status;
-    Py_BEGIN_ALLOW_THREADS status = dg_create(&self->context, device, &options);
-    Py_END_ALLOW_THREADS if (status != DG_OK)
-    {
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_create(&self->context, device, &options);
+    PyEval_RestoreThread(python);
+    if (status != DG_OK) {
         dgp_raise(status);
         Py_DECREF(self);
         return NULL;
@@ -195,9 +196,10 @@ static PyObject *context_synchronize(PyObject *self, PyObject *stream_object)
     dg_status status;
     if (dgp_stream_from_object(stream_object, &stream) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status =
-        dg_synchronize(((context_object *)self)->context, stream.handle);
-    Py_END_ALLOW_THREADS return status == DG_OK ? Py_NewRef(Py_None) : dgp_raise(status);
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_synchronize(((context_object *)self)->context, stream.handle);
+    PyEval_RestoreThread(python);
+    return status == DG_OK ? Py_NewRef(Py_None) : dgp_raise(status);
 }
 
 static PyObject *context_repr(PyObject *self)

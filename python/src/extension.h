@@ -120,10 +120,27 @@ int dgp_check_writable(const dgp_operand *operand, const char *name);
 
 /* A pair of small integers, (rows, columns); None gives (0, 0). */
 int dgp_pair(PyObject *object, const char *name, int32_t pair[2]);
+/* The two pairs of a product, of A and of B. */
+int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2]);
 /* One of `names` (ending with NULL) to its index. */
 int dgp_choice(PyObject *object, const char *name, const char *const *names);
 /* "expected N arguments": an error of the Python part, not of a user. */
 int dgp_check_count(Py_ssize_t given, Py_ssize_t expected);
+
+enum { DGP_GEMM_OPERANDS = 9, DGP_GEMM_ARGUMENTS = 19 };
+
+/* A GEMM as Python describes it. `out` is the given result or a new one. */
+typedef struct dgp_gemm_call {
+    dgp_operand operands[DGP_GEMM_OPERANDS];
+    dgp_stream stream;
+    dg_context *context;
+    dg_gemm gemm;
+    PyObject *out;
+} dgp_gemm_call;
+
+/* From the arguments of _C.gemm but the last. dgp_gemm_end() lets go of what it holds. */
+int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args);
+void dgp_gemm_end(dgp_gemm_call *call);
 
 PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -137,5 +154,11 @@ bool dgp_weights_check(PyObject *object);
 PyObject *dgp_weights_pack(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* What was packed, with its N and its granularity. */
 const dg_weights *dgp_weights_get(PyObject *weights, int64_t *n, int32_t block[2]);
+
+/* ---- grouped.c, table.c -------------------------------------------------------------- */
+
+PyObject *dgp_grouped(PyObject *module, PyObject *const *args, Py_ssize_t count);
+int dgp_table_init(PyObject *module);
+PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -7,6 +7,7 @@
 
 /* The array operands of a call. A comes first: it says which library makes the result. */
 enum { A, B, SCALE_A, SCALE_B, OUT, C, BIAS, SCALE_OUT, WORKSPACE, OPERANDS };
+_Static_assert((int)OPERANDS == (int)DGP_GEMM_OPERANDS, "the size of dgp_gemm_call.operands");
 static const char *const names[] = {"a", "b",    "scale_a",   "scale_b",  "out",
                                     "c", "bias", "scale_out", "workspace"};
 
@@ -22,21 +23,11 @@ enum {
     ACCUMULATION,
     CONTEXT,
     STREAM,
-    MODE, /* one of the following */
-    ARGUMENTS
+    ARGUMENTS,
+    MODE = ARGUMENTS /* of _C.gemm, one of the following */
 };
+_Static_assert((int)ARGUMENTS == (int)DGP_GEMM_ARGUMENTS, "what dgp_gemm_begin() takes");
 enum { RUN, PREPARE, EXPLAIN, WORKSPACE_BYTES };
-
-static int take_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
-{
-    if (PyTuple_Check(object) && PyTuple_Size(object) == 2)
-        return dgp_pair(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
-                   ? -1
-                   : dgp_pair(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
-    PyErr_Format(PyExc_TypeError,
-                 "granularity is %R: expected ((rows, cols) of A, (rows, cols) of B)", object);
-    return -1;
-}
 
 /* Packed weights in place of B, checked against what the call says. */
 static int take_weights(PyObject *const *args, const int32_t block_b[2], dg_gemm *gemm, int64_t *n)
@@ -124,51 +115,63 @@ static PyObject *perform(dg_context *context, const dg_gemm *gemm, long mode, Py
     size_t bytes = 0;
     if (mode == EXPLAIN)
         return explain(context, gemm);
-    Py_BEGIN_ALLOW_THREADS status = mode == RUN       ? dg_gemm_run(context, gemm, stream)
-                                    : mode == PREPARE ? dg_gemm_prepare(context, gemm)
-                                                      : dg_gemm_workspace(context, gemm, &bytes);
-    Py_END_ALLOW_THREADS if (status != DG_OK) return dgp_raise(status);
+    PyThreadState *python = PyEval_SaveThread();
+    status = mode == RUN       ? dg_gemm_run(context, gemm, stream)
+             : mode == PREPARE ? dg_gemm_prepare(context, gemm)
+                               : dg_gemm_workspace(context, gemm, &bytes);
+    PyEval_RestoreThread(python);
+    if (status != DG_OK)
+        return dgp_raise(status);
     if (mode == WORKSPACE_BYTES)
         return PyLong_FromSize_t(bytes);
     dgp_tensor_written(out, stream);
     return Py_NewRef(mode == RUN ? out : Py_None);
 }
 
-PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count)
+int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args)
 {
-    (void)module;
-    dgp_operand o[OPERANDS];
-    dgp_stream stream;
+    dgp_operand *o = call->operands;
     int32_t block_a[2], block_b[2];
-    if (dgp_check_count(count, ARGUMENTS) < 0 ||
-        take_granularity(args[GRANULARITY], block_a, block_b) < 0 ||
-        dgp_stream_from_object(args[STREAM], &stream) < 0)
-        return NULL;
+    call->out = NULL;
+    call->gemm = (dg_gemm)DG_GEMM_INIT;
+    if (dgp_granularity(args[GRANULARITY], block_a, block_b) < 0 ||
+        dgp_stream_from_object(args[STREAM], &call->stream) < 0)
+        return -1;
     const bool packed = dgp_weights_check(args[B]);
     PyObject *objects[OPERANDS];
     memcpy(objects, args, sizeof objects);
     if (packed)
         objects[B] = Py_None;
-    if (dgp_operands_take(objects, names, OPERANDS, &stream, o) < 0)
-        return NULL;
-
-    PyObject *out = NULL, *result = NULL;
-    dg_gemm gemm = DG_GEMM_INIT;
-    dg_device device;
+    if (dgp_operands_take(objects, names, OPERANDS, &call->stream, o) < 0)
+        return -1;
     int64_t n = o[B].rank >= 2 ? o[B].shape[o[B].rank - 2] : 0;
-    if (packed && take_weights(args, block_b, &gemm, &n) < 0)
-        goto done;
-    if (dgp_common_device(o, names, OPERANDS, &device) < 0)
-        goto done;
-    dg_context *context = dgp_context_get(args[CONTEXT], device);
-    if (context == NULL || take_result(args, n, stream.handle, o, &out) < 0 ||
-        fill(args, block_a, block_b, o, &gemm) < 0)
-        goto done;
+    dg_device device;
+    if ((!packed || take_weights(args, block_b, &call->gemm, &n) == 0) &&
+        dgp_common_device(o, names, OPERANDS, &device) == 0 &&
+        (call->context = dgp_context_get(args[CONTEXT], device)) != NULL &&
+        take_result(args, n, call->stream.handle, o, &call->out) == 0 &&
+        fill(args, block_a, block_b, o, &call->gemm) == 0)
+        return 0;
+    dgp_gemm_end(call);
+    return -1;
+}
+
+void dgp_gemm_end(dgp_gemm_call *call)
+{
+    Py_XDECREF(call->out);
+    dgp_operands_release(call->operands, OPERANDS);
+}
+
+PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    dgp_gemm_call call;
+    if (dgp_check_count(count, ARGUMENTS + 1) < 0)
+        return NULL;
     const long mode = PyLong_AsLong(args[MODE]);
-    if (mode != -1 || !PyErr_Occurred())
-        result = perform(context, &gemm, mode, out, stream.handle);
-done:
-    Py_XDECREF(out);
-    dgp_operands_release(o, OPERANDS);
+    if ((mode == -1 && PyErr_Occurred()) || dgp_gemm_begin(&call, args) < 0)
+        return NULL;
+    PyObject *result = perform(call.context, &call.gemm, mode, call.out, call.stream.handle);
+    dgp_gemm_end(&call);
     return result;
 }

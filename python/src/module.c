@@ -9,6 +9,8 @@
 
 static PyMethodDef functions[] = {
     FUNCTION("gemm", dgp_gemm),
+    FUNCTION("grouped", dgp_grouped),
+    FUNCTION("table", dgp_table_new),
     FUNCTION("quantize", dgp_quantize),
     FUNCTION("dequantize", dgp_dequantize),
     FUNCTION("convert", dgp_convert),
@@ -36,6 +38,7 @@ PyMODINIT_FUNC PyInit__C(void)
         return NULL;
     if (dgp_operand_init() < 0 || dgp_errors_init(module) < 0 || dgp_tensor_init(module) < 0 ||
         dgp_context_init(module) < 0 || dgp_weights_init(module) < 0 ||
+        dgp_table_init(module) < 0 ||
         PyModule_AddStringConstant(module, "version", dg_version()) < 0)
         Py_CLEAR(module);
     return module;

@@ -54,8 +54,10 @@ static int wait_for_writer(const tensor_object *self)
     if (context == NULL)
         return -1;
     dg_status status;
-    Py_BEGIN_ALLOW_THREADS status = dg_synchronize(context, self->stream);
-    Py_END_ALLOW_THREADS return status == DG_OK ? 0 : (dgp_raise(status), -1);
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_synchronize(context, self->stream);
+    PyEval_RestoreThread(python);
+    return status == DG_OK ? 0 : (dgp_raise(status), -1);
 }
 
 int dgp_tensor_describe(PyObject *tensor, dgp_stream *stream, dgp_operand *operand)

@@ -56,12 +56,12 @@ static int pack(weights_object *self, PyObject *const *args, dgp_operand o[2])
     self->scale_cols = scale.cols;
     dg_status status = dg_weights_bytes(context, &b, &scale, &self->bytes);
     if (status == DG_OK) {
-        Py_BEGIN_ALLOW_THREADS status =
-            dg_weights_pack(context, &b, &scale, NULL, 0, stream.handle, &self->weights);
+        PyThreadState *python = PyEval_SaveThread();
+        status = dg_weights_pack(context, &b, &scale, NULL, 0, stream.handle, &self->weights);
         /* b and scale_b may go when the call returns, so on a GPU it waits. */
         if (status == DG_OK)
             status = dg_synchronize(context, stream.handle);
-        Py_END_ALLOW_THREADS
+        PyEval_RestoreThread(python);
     }
     return status == DG_OK ? 0 : (dgp_raise(status), -1);
 }
@@ -122,10 +122,10 @@ static PyObject *weights_unpack(PyObject *object, PyObject *const *args, Py_ssiz
             dgp_check_writable(&o[1], "scale_out") == 0 && dgp_as_matrix(&o[0], "out", &b) == 0 &&
             dgp_as_scale(&o[1], "scale_out", self->block, self->phase, &scale) == 0) {
             dg_status status;
-            Py_BEGIN_ALLOW_THREADS status =
-                dg_weights_unpack(context, self->weights, &b, &scale, stream.handle);
-            Py_END_ALLOW_THREADS result =
-                status == DG_OK ? PyTuple_Pack(2, made[0], made[1]) : dgp_raise(status);
+            PyThreadState *python = PyEval_SaveThread();
+            status = dg_weights_unpack(context, self->weights, &b, &scale, stream.handle);
+            PyEval_RestoreThread(python);
+            result = status == DG_OK ? PyTuple_Pack(2, made[0], made[1]) : dgp_raise(status);
         }
         dgp_operands_release(o, 2);
     }
