@@ -25,6 +25,10 @@ demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh blas || echo "demo: compares with a plain loop in place of OpenBLAS"
 	@$(BUILD)/deepgemm demo
 
+accuracy: all ## methods by granularity on a real model: the tables of docs/accuracy.md
+	@scripts/setup.sh python blas && scripts/setup-demo.sh
+	@scripts/accuracy.sh $(BUILD)
+
 bench: all ## time the CPU kernels against their floor, OpenBLAS and oneDNN
 	@scripts/setup.sh python
 	@scripts/setup-bench.sh

@@ -151,22 +151,12 @@ static float static_scale(const compare_job *job, const char *weight)
 static layer_codes quantize_inputs(const compare_job *job, const dg_stored_weight *result,
                                    const dg_matrix *x, dg_quantize_counts *counts)
 {
-    float fixed = static_scale(job, result->weight.name);
-    layer_codes x8 =
-        layer_codes_new(x->rows, x->cols, fixed > 0 ? 0 : 1, fixed > 0 ? 0 : result->block_cols);
-    dg_quantize quantize = DG_QUANTIZE_INIT;
-    quantize.input = *x;
-    quantize.output = x8.codes;
-    quantize.scale = x8.scale;
-    quantize.counts = counts;
-    if (fixed > 0) {
-        *(float *)x8.scale.data = fixed;
-        quantize.source = DG_SCALE_GIVEN;
-    } else if (result->scale.dtype == DG_UE8M0) {
-        quantize.rounding = DG_SCALE_POW2_UP;
-    }
-    cli_check(dg_quantize_run(job->context, &quantize, NULL), "quantising activations");
-    return x8;
+    const layer_activations how = {
+        .fixed = static_scale(job, result->weight.name),
+        .cols = result->block_cols,
+        .pow2 = result->scale.dtype == DG_UE8M0,
+    };
+    return layer_quantize_activations(job->context, &how, x, counts);
 }
 
 /* ---- causes -------------------------------------------------------------------------- */

@@ -56,6 +56,26 @@ void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_code
     cli_check(dg_quantize_run(context, &quantize, NULL), "quantising");
 }
 
+layer_codes layer_quantize_activations(dg_context *context, const layer_activations *how,
+                                       const dg_matrix *x, dg_quantize_counts *counts)
+{
+    bool fixed = how->fixed > 0.0f;
+    layer_codes x8 = layer_codes_new(x->rows, x->cols, fixed ? 0 : 1, fixed ? 0 : how->cols);
+    dg_quantize quantize = DG_QUANTIZE_INIT;
+    quantize.input = *x;
+    quantize.output = x8.codes;
+    quantize.scale = x8.scale;
+    quantize.counts = counts;
+    if (fixed) {
+        *(float *)x8.scale.data = how->fixed;
+        quantize.source = DG_SCALE_GIVEN;
+    } else if (how->pow2) {
+        quantize.rounding = DG_SCALE_POW2_UP;
+    }
+    cli_check(dg_quantize_run(context, &quantize, NULL), "quantising activations");
+    return x8;
+}
+
 dg_matrix layer_dequantize(dg_context *context, const dg_matrix *codes, const dg_scale *scale)
 {
     dg_dequantize dequantize = DG_DEQUANTIZE_INIT;

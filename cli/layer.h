@@ -32,6 +32,17 @@ void layer_codes_free(layer_codes *matrix);
 /* Quantises a matrix of that shape with dynamic scales. */
 void layer_quantize(dg_context *context, const dg_matrix *wide, const layer_codes *quantized);
 
+/* How a layer's activations get their scales. */
+typedef struct layer_activations {
+    float fixed;  /* above 0: one for all of them; otherwise each token has its own, dynamic ones */
+    int32_t cols; /* features that share one; 0: all */
+    bool pow2;    /* rounded up to powers of two, as UE8M0 holds */
+} layer_activations;
+
+/* `counts` may be NULL. */
+layer_codes layer_quantize_activations(dg_context *context, const layer_activations *how,
+                                       const dg_matrix *x, dg_quantize_counts *counts);
+
 /* A contiguous F32 copy of rows of codes: scale * code. Free the data. */
 dg_matrix layer_dequantize(dg_context *context, const dg_matrix *codes, const dg_scale *scale);
 

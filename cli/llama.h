@@ -67,6 +67,9 @@ typedef struct llama_text {
 /* The tensor `ids`, I32 [tokens] or [sequences, tokens], of a safetensors file; or dies. */
 llama_text llama_read_text(const llama *model, const char *path);
 
+/* The first texts, and the first tokens of each; frees what it is given. */
+llama_text llama_cut_text(llama_text text, int64_t sequences, int64_t tokens);
+
 /* Computes y = x . W^T for one layer: x [rows, K] and y [rows, N] are F32. */
 typedef void llama_product(void *user, int block, llama_kind kind, const dg_matrix *x,
                            const dg_matrix *y);

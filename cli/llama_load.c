@@ -208,6 +208,20 @@ llama_text llama_read_text(const llama *model, const char *path)
     return text;
 }
 
+llama_text llama_cut_text(llama_text text, int64_t sequences, int64_t tokens)
+{
+    llama_text cut = {
+        .sequences = text.sequences < sequences ? text.sequences : sequences,
+        .tokens = text.tokens < tokens ? text.tokens : tokens,
+    };
+    cut.ids = cli_alloc((size_t)(cut.sequences * cut.tokens) * sizeof *cut.ids);
+    for (int64_t s = 0; s < cut.sequences; s++)
+        memcpy(cut.ids + s * cut.tokens, text.ids + s * text.tokens,
+               (size_t)cut.tokens * sizeof *cut.ids);
+    free(text.ids);
+    return cut;
+}
+
 /* ---- generated ----------------------------------------------------------------------- */
 
 static dg_matrix generate_matrix(uint64_t seed, shape s, float deviation)

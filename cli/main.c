@@ -19,6 +19,7 @@ static const command commands[] = {
     {"compare", "where the accuracy of an FP8 checkpoint went, layer by layer", cli_compare},
     {"bench", "time products beside their floor, OpenBLAS and oneDNN", cli_bench},
     {"demo", "a real model in FP8 beside 16 bits: errors, times, predictions", cli_demo},
+    {"accuracy", "methods and granularities of scales on a real model", cli_accuracy},
 };
 enum { command_count = sizeof commands / sizeof *commands };
 

@@ -377,6 +377,112 @@ static void smoothed_model(void **state)
     tool_free(&run);
 }
 
+static const cJSON *cell_of(const cJSON *root, const char *scales, const char *method)
+{
+    const cJSON *cell;
+    cJSON_ArrayForEach(cell, cJSON_GetObjectItem(root, "cells"))
+    {
+        if (strcmp(tool_string(cell, "scales"), scales) == 0 &&
+            strcmp(tool_string(cell, "method"), method) == 0)
+            return cell;
+    }
+    fail_msg("no cell %s, %s", scales, method);
+    return NULL;
+}
+
+static tool_result accuracy(const model *m, const char *options)
+{
+    return tool_run("",
+                    "accuracy %1$s --text %1$s/tokens.safetensors --calibration "
+                    "%1$s/tokens.safetensors --json %2$s",
+                    m->folder, options);
+}
+
+/* Cells that do what the demo does have its numbers; the same text twice changes no mean. */
+static void accuracy_agrees_with_the_demo(void **state)
+{
+    const model *m = *state;
+    write_config(m, "");
+    static const char *const recipes[] = {"block", "channel"};
+    static const char *const scales[] = {"1x128 . 128x128", "token . channel"};
+    tool_result run = accuracy(m, "");
+    cJSON *root = tool_json(&run);
+    for (int i = 0; i < 2; i++) {
+        tool_result demo =
+            tool_run("", "demo --model %s --recipe %s --json", m->folder, recipes[i]);
+        cJSON *demo_root = tool_json(&demo);
+        const cJSON *expected = cJSON_GetObjectItem(demo_root, "whole_model");
+        const cJSON *cell = cell_of(root, scales[i], "absmax");
+        assert_true(tool_number(cell, "fp8_perplexity") == tool_number(expected, "fp8_perplexity"));
+        assert_true(tool_number(cJSON_GetObjectItem(cell, "logits"), "mean_error") ==
+                    tool_number(cJSON_GetObjectItem(expected, "logits"), "mean_error"));
+        cJSON_Delete(demo_root);
+        tool_free(&demo);
+    }
+
+    int32_t twice[2 * tokens];
+    memcpy(twice, m->ids, sizeof m->ids);
+    memcpy(twice + tokens, m->ids, sizeof m->ids);
+    safetensors_write(files_path(m->folder, "twice.safetensors"),
+                      &(stored){"ids", "I32", 4, 2, tokens, twice}, 1);
+    tool_result both = tool_run("",
+                                "accuracy %1$s --text %1$s/twice.safetensors --calibration "
+                                "%1$s/tokens.safetensors --json",
+                                m->folder);
+    cJSON *both_root = tool_json(&both);
+    const cJSON *cell;
+    int cells = 0;
+    cJSON_ArrayForEach(cell, cJSON_GetObjectItem(root, "cells"))
+    {
+        const cJSON *other =
+            cell_of(both_root, tool_string(cell, "scales"), tool_string(cell, "method"));
+        /* not to the bit: how OpenBLAS sums depends on the number of rows */
+        double ratio = tool_number(cell, "fp8_perplexity") / tool_number(other, "fp8_perplexity");
+        assert_true(fabs(ratio - 1) < 5e-3);
+        cells++;
+    }
+    assert_true(cells > 2 * 5);
+    cJSON_Delete(both_root);
+    cJSON_Delete(root);
+    tool_free(&both);
+    tool_free(&run);
+}
+
+/* A second run keeps what the file has, adds what it lacks, and takes no file of other settings. */
+static void accuracy_goes_on(void **state)
+{
+    const model *m = *state;
+    write_config(m, "");
+    const char *path = files_path(m->folder, "accuracy.json");
+    char options[512];
+    snprintf(options, sizeof options, "--output %s --scales 'token . channel'", path);
+    tool_result first = accuracy(m, options);
+    cJSON *root = tool_json(&first);
+    const double kept = 12.5; /* which no run would give */
+    cJSON *raw = cJSON_GetObjectItem(cell_of(root, "token . channel", "MSE"), "sums");
+    cJSON_SetNumberHelper(cJSON_GetObjectItem(raw, "fp8_nats"), kept);
+    char *text = cJSON_Print(root);
+    files_write_text(path, text);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    tool_free(&first);
+
+    snprintf(options, sizeof options, "--output %s", path);
+    tool_result second = accuracy(m, options);
+    root = tool_json(&second);
+    const cJSON *cell = cell_of(root, "token . channel", "MSE");
+    assert_true(fabs(tool_number(cell, "fp8_perplexity") / exp(kept / (tokens - 1)) - 1) < 1e-12);
+    cell_of(root, "1x32 . 32x32", "KL"); /* is there */
+    cJSON_Delete(root);
+    tool_free(&second);
+
+    snprintf(options, sizeof options, "--output %s --tokens 5", path);
+    tool_result other = accuracy(m, options);
+    tool_expect(&other, 1);
+    assert_non_null(strstr(other.err, "another 'tokens_each'"));
+    tool_free(&other);
+}
+
 static void refuse(const char *arguments, int code, const char *reason)
 {
     tool_result r = tool_run("", "demo %s", arguments);
@@ -407,10 +513,9 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_a_small_model),
-        cmocka_unit_test(compare_runs_both_models),
-        cmocka_unit_test(smoothed_model),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(numbers_of_a_small_model), cmocka_unit_test(compare_runs_both_models),
+        cmocka_unit_test(smoothed_model),           cmocka_unit_test(accuracy_agrees_with_the_demo),
+        cmocka_unit_test(accuracy_goes_on),         cmocka_unit_test(refusals),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, make_model, free_model);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * deepgemm accuracy: which granularity of scales, chosen by which method, costs a real model how
+ * much. Every cell of the table runs the model over the same texts, in 16 bits and in FP8.
+ */
+#include "accuracy.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "3" or "token . channel": the rows to run; all where none is named. */
+static void choose_rows(const cli_list *names, bool wanted[accuracy_scales_count])
+{
+    for (int row = 0; row < accuracy_scales_count; row++)
+        wanted[row] = names->count == 0;
+    for (int i = 0; i < names->count; i++) {
+        int row = 0;
+        while (row < accuracy_scales_count &&
+               strcmp(accuracy_all_scales[row].name, names->items[i]) != 0)
+            row++;
+        if (row == accuracy_scales_count)
+            cli_misuse("--scales: there is no '%s'; the table lists them", names->items[i]);
+        wanted[row] = true;
+    }
+}
+
+static bool row_is_done(const accuracy *a, int row)
+{
+    for (int m = 0; m < accuracy_method_count; m++)
+        if (accuracy_has(row, m) && !a->cells[row][m].done)
+            return false;
+    return true;
+}
+
+int cli_accuracy(int argc, char **argv)
+{
+    accuracy a = {.percentile = 99.99};
+    int64_t texts = INT32_MAX, tokens = INT32_MAX, threads = 0;
+    const char *output = NULL;
+    cli_list scales = {0};
+    bool json = false, markdown = false;
+    const cli_option options[] = {
+        {"text", "FILE", CLI_TEXT, &a.text_path,
+         "texts to measure on (default <model>/evaluation.safetensors)"},
+        {"calibration", "FILE", CLI_TEXT, &a.calibration_path,
+         "texts to calibrate on (default <model>/calibration.safetensors)"},
+        {"texts", "N", CLI_COUNT, &texts, "how many of them (default all)"},
+        {"tokens", "N", CLI_COUNT, &tokens, "how much of each (default all)"},
+        {"scales", "NAME", CLI_LIST, &scales, "only this row of the table; may be repeated"},
+        {"percentile", "P", CLI_REAL, &a.percentile, "of the percentile method (default 99.99)"},
+        {"output", "FILE.json", CLI_TEXT, &output,
+         "keep results here after each row; a later run goes on from them"},
+        {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
+        {"markdown", NULL, CLI_FLAG, &markdown, "print the tables as Markdown"},
+        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        {0},
+    };
+    char **paths = cli_parse(
+        &(cli_usage){
+            "accuracy", "<16-bit Llama folder>", 1, 1,
+            "Runs a model in 16 bits and in FP8 over texts, for each granularity of scales "
+            "and each method\nof choosing them: perplexity, error of the logits, and how "
+            "often both predict the same token.\nA file of texts has `ids`, I32 [texts, "
+            "tokens].",
+            options},
+        argc, argv);
+    if (texts == 0)
+        cli_misuse("--texts must be at least 1");
+    bool wanted[accuracy_scales_count];
+    choose_rows(&scales, wanted);
+
+    a.model_folder = paths[0];
+    char *usual_text = cli_format("%s/evaluation.safetensors", paths[0]);
+    char *usual_calibration = cli_format("%s/calibration.safetensors", paths[0]);
+    a.text_path = a.text_path != NULL ? a.text_path : usual_text;
+    a.calibration_path = a.calibration_path != NULL ? a.calibration_path : usual_calibration;
+    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
+    context_options.threads = (int32_t)threads;
+    dg_device_info device;
+    cli_check(dg_create(&a.context, DG_CPU, &context_options), "opening the processor");
+    cli_check(dg_get_device_info(a.context, &device), "asking for the processor");
+    a.peer = layer_wide_peer(device.units, device.architecture);
+    a.model = llama_open(a.model_folder);
+    a.text = llama_read_text(&a.model, a.text_path);
+    a.calibration = llama_read_text(&a.model, a.calibration_path);
+    a.text = llama_cut_text(a.text, texts, tokens);
+    if (a.text.sequences == 0 || a.text.tokens < 2)
+        cli_die("%s: a prediction needs a text of at least 2 tokens", a.text_path);
+    if (output != NULL && access(output, F_OK) == 0)
+        accuracy_load(&a, output);
+
+    for (int row = 0; row < accuracy_scales_count; row++) {
+        if (!wanted[row] || row_is_done(&a, row))
+            continue;
+        if (a.statistics == NULL)
+            accuracy_calibrate(&a);
+        accuracy_run_row(&a, row);
+        if (output != NULL)
+            accuracy_save(&a, output);
+    }
+    if (json)
+        cli_json_print(accuracy_json(&a));
+    else
+        (markdown ? accuracy_print_markdown : accuracy_print)(&a);
+
+    for (int i = 0; a.wide != NULL && i <= a.model.block_count * LLAMA_BLOCK_KINDS; i++)
+        free(a.wide[i].data);
+    free(a.wide);
+    dg_statistics_destroy(a.statistics);
+    free(a.text.ids);
+    free(a.calibration.ids);
+    free(usual_text);
+    free(usual_calibration);
+    free(scales.items);
+    llama_close(&a.model);
+    dg_destroy(a.context);
+    return CLI_OK;
+}
