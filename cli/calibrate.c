@@ -6,10 +6,9 @@
 #include "calibrate.h"
 
 #include "layer.h"
-#include "llama.h"
+#include "pieces.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Tokens that run side by side: enough that widening the weights takes little of the time. */
 enum { BATCH_TOKENS = 4096 };
@@ -37,40 +36,6 @@ static void observe_product(void *user, int block, llama_kind kind, const dg_mat
     free(w.data);
     if (kind == LLAMA_DOWN)
         cli_progress_update(&r->progress, r->done += (double)x->rows);
-}
-
-/* Text cut into pieces of the same length; what does not fill one is left out. */
-typedef struct pieces {
-    int32_t *ids; /* [count, tokens] */
-    int64_t count, tokens;
-} pieces;
-
-static pieces cut(const llama_text *text, int64_t length, int64_t most_tokens)
-{
-    if (length > text->tokens)
-        length = text->tokens;
-    int64_t each = text->tokens / length, count = text->sequences * each;
-    if (count * length > most_tokens)
-        count = most_tokens / length;
-    pieces p = {cli_alloc((size_t)(count * length) * sizeof *p.ids), count, length};
-    for (int64_t i = 0; i < count; i++)
-        memcpy(p.ids + i * length, text->ids + i / each * text->tokens + i % each * length,
-               (size_t)length * sizeof *p.ids);
-    return p;
-}
-
-/* Moves `held` of the pieces, evenly spread, to the end. */
-static void hold_out(pieces *p, int64_t held)
-{
-    int32_t *ids = cli_alloc((size_t)(p->count * p->tokens) * sizeof *ids);
-    int64_t front = 0, back = p->count - held;
-    for (int64_t i = 0; i < p->count; i++) {
-        bool out = (i + 1) * held / p->count != i * held / p->count;
-        int64_t place = out ? back++ : front++;
-        memcpy(ids + place * p->tokens, p->ids + i * p->tokens, (size_t)p->tokens * sizeof *ids);
-    }
-    free(p->ids);
-    p->ids = ids;
 }
 
 /* Runs pieces [first, last). */
@@ -106,17 +71,11 @@ static void calibrate(const char *folder, const settings *s, dg_statistics *stat
     cli_check(dg_get_device_info(r.context, &device), "asking for the processor");
     r.peer = layer_wide_peer(device.units, device.architecture);
     r.model = llama_open(folder);
-    char *beside = cli_format("%s/tokens.safetensors", folder);
-    result->text = s->text != NULL ? s->text : beside;
-    llama_text text = llama_read_text(&r.model, result->text);
-    pieces p = cut(&text, s->length, s->tokens);
-    if (p.count == 0)
-        cli_die("%s: fewer than %lld tokens are left of the text", result->text,
-                (long long)s->length);
+    pieces p = pieces_read(&r.model, folder, s->text, s->length, s->tokens);
     int64_t held = (int64_t)((double)p.count * s->held_out / 100.0 + 0.5);
     held = held == 0 && s->held_out > 0.0 && p.count > 1 ? 1 : held;
     held = held == p.count ? p.count - 1 : held;
-    hold_out(&p, held);
+    pieces_hold_out(&p, held);
     result->tokens = (p.count - held) * p.tokens;
     result->held_out_tokens = held * p.tokens;
     r.progress = cli_progress_start("calibrating",
@@ -124,10 +83,7 @@ static void calibrate(const char *folder, const settings *s, dg_statistics *stat
     run_pieces(&r, &p, 0, p.count - held, statistics);
     run_pieces(&r, &p, p.count - held, p.count, held_out);
     cli_progress_end(&r.progress);
-    if (s->text != NULL)
-        free(beside);
-    free(p.ids);
-    free(text.ids);
+    pieces_free(&p);
     llama_close(&r.model);
     dg_destroy(r.context);
 }
@@ -181,6 +137,7 @@ int cli_calibrate(int argc, char **argv)
                      options},
         argc, argv);
     result.model = paths[1] != NULL ? paths[0] : NULL;
+    result.text = s.text;
     result.output = paths[1] != NULL ? paths[1] : paths[0];
     if (result.model == NULL && merge.count == 0)
         cli_misuse("calibrate needs a model, or files to --merge");
@@ -206,8 +163,6 @@ int cli_calibrate(int argc, char **argv)
     result.seconds = cli_now() - began;
     (json ? calibrate_print_json(&result) : calibrate_print(&result, all));
     calibrate_warn(&result);
-    if (s.text == NULL)
-        free((char *)result.text);
     free(result.layers);
     free(merge.items);
     dg_statistics_destroy(statistics);

@@ -22,7 +22,8 @@ typedef struct calibrate_layer {
 
 typedef struct calibrate_result {
     const char *model; /* NULL: files were merged, nothing was run */
-    const char *text, *output;
+    const char *text;  /* NULL: the model's own */
+    const char *output;
     const dg_statistics *statistics;
     int64_t tokens, held_out_tokens; /* that were run */
     double percentile;

@@ -191,7 +191,8 @@ void calibrate_print_json(const calibrate_result *result)
     cJSON *root = cJSON_CreateObject();
     if (result->model != NULL) {
         cJSON_AddStringToObject(root, "model", result->model);
-        cJSON_AddStringToObject(root, "text", result->text);
+        if (result->text != NULL)
+            cJSON_AddStringToObject(root, "text", result->text);
     }
     cJSON_AddStringToObject(root, "output", result->output);
     cJSON_AddNumberToObject(root, "tokens", (double)result->tokens);

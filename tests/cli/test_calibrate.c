@@ -188,7 +188,7 @@ static void mistakes(void **state)
         {"'%s' s --length 0", "--length must be at least 1", 2},
         {"'%s' s --held-out 100", "--held-out takes 0 to less than 100", 2},
         {"'%s' s --percentile 0", "--percentile takes more than 0", 2},
-        {"'%s' s --tokens 5 --length 10", "fewer than", 1},
+        {"'%s' s --tokens 5 --length 10", "make no piece of 10", 1},
         {"'%s' s --text /nowhere", "opening the text", 1},
         {"'%s' /nowhere/s", "/nowhere/s", 1},
         {"'%s' s --bits 9", "options.bits", 1},
