@@ -18,6 +18,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 /* argv[0] is the command's name. Returns an exit code. */
 int cli_info(int argc, char **argv);
 int cli_calibrate(int argc, char **argv);
+int cli_mix(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_bench(int argc, char **argv);
