@@ -23,7 +23,7 @@ file(MAKE_DIRECTORY ${cubin_folder})
 # A kernel that spills registers or uses local memory does not build.
 set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a
     -Xptxas -warn-spills,-warn-lmem-usage,-Werror)
-set(columns KERNEL A B TILE_M TILE_N GROUPS CLUSTER STAGES PANELS PROMOTE_K SPAN)
+set(columns KERNEL A B TILE_M TILE_N GROUPS CLUSTER STAGES PROMOTE_K SPAN)
 foreach(row ${rows})
   string(REGEX REPLACE "^DGI_SM90\\((.*)\\).*$" "\\1" values "${row}")
   string(REGEX REPLACE ", *" ";" values "${values}")

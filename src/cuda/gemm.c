@@ -23,9 +23,9 @@ static dg_status encode(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_ro
                         CUtensorMap *map)
 {
     const size_t element = dg_dtype_bytes(matrix->dtype);
-    const CUtensorMapDataType type = element == 1               ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                     : matrix->dtype == DG_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type = element == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                    : CU_TENSOR_MAP_DATA_TYPE_UINT32;
     /* A single row may come with any ld: its pitch is never used, but must be a valid one. */
     const cuuint64_t row_bytes = ((cuuint64_t)matrix->cols * element + 15) / 16 * 16;
     const cuuint64_t pitch = matrix->rows > 1 ? (cuuint64_t)matrix->ld * element : row_bytes;
@@ -36,6 +36,42 @@ static dg_status encode(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_ro
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return dgi_driver_check(&cuda->driver, result, "describing a matrix to the copy engine");
+}
+
+/*
+ * Whether the copy engine can read the scales of A: FP32, the rows' side by side, and a column of
+ * them for each part of K that the kernel promotes.
+ */
+static bool can_copy_scales(const dgi_sm90_kernel *kernel, const dg_scale *scale)
+{
+    return kernel->span != 0 && scale->dtype == DG_F32 && scale->block_rows == 1 &&
+           scale->block_cols == kernel->promote_k && scale->col_phase == 0 &&
+           scale->row_stride == 1 && (uintptr_t)scale->data % 16 == 0 &&
+           (scale->cols <= 1 || scale->col_stride % 4 == 0);
+}
+
+/* A map of such scales, for boxes of one stage of `kernel`. */
+static dg_status encode_scales(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, const dg_scale *scale,
+                               CUtensorMap *map)
+{
+    const cuuint64_t column = ((cuuint64_t)scale->rows + 3) / 4 * 16;
+    const cuuint64_t pitch = scale->cols > 1 ? (cuuint64_t)scale->col_stride * 4 : column;
+    const cuuint64_t sizes[2] = {(cuuint64_t)scale->rows, (cuuint64_t)scale->cols};
+    const cuuint32_t box[2] = {(cuuint32_t)kernel->tile_m, (cuuint32_t)(128 / kernel->promote_k)};
+    const cuuint32_t steps[2] = {1, 1};
+    CUresult result = cuda->driver.cuTensorMapEncodeTiled(
+        map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)scale->data, sizes, &pitch, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return dgi_driver_check(&cuda->driver, result, "describing scales to the copy engine");
+}
+
+/* The copy engine writes whole 16 bytes, also where a row ends, and whole panels of a tile. */
+static bool can_copy_out(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
+{
+    const int64_t element = (int64_t)dg_dtype_bytes(gemm->d.dtype);
+    return element > 1 && gemm->beta == 0.0f && can_copy(&gemm->d) &&
+           gemm->d.cols * element % 16 == 0 && (element == 2 || kernel->tile_n % 32 == 0);
 }
 
 static dgi_device_matrix device_matrix(const dg_matrix *matrix)
@@ -63,12 +99,14 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         .band = plan->band,
         .alpha = gemm->alpha,
         .beta = gemm->beta,
-        /* The copy engine writes whole 16 bytes, also where a row ends. */
-        .copy_out =
-            dg_dtype_bytes(gemm->d.dtype) == 2 && can_copy(&gemm->d) && gemm->d.cols % 8 == 0,
+        .copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a),
+        .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.data != NULL,
+        .copy_out = can_copy_out(kernel, gemm),
     };
     if (args->copy_out)
-        DGI_TRY(encode(cuda, &gemm->d, 64, &args->d_map));
+        DGI_TRY(encode(cuda, &gemm->d, 16, &args->d_map));
+    if (args->copy_scales)
+        DGI_TRY(encode_scales(cuda, kernel, &gemm->scale_a, &args->scale_a_map));
     if (args->k == 0)
         return DG_OK; /* A and B are empty and have no address */
     DGI_TRY(encode(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster), &args->a_map));
@@ -89,9 +127,9 @@ static dg_status launch(dgi_cuda *cuda, CUfunction function, const dgi_sm90_plan
         .blockDimX = (unsigned)(kernel->groups + 1) * 128,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
-                                                     kernel->panels, kernel->stages,
-                                                     kernel->promote_k, kernel->span),
+        .sharedMemBytes =
+            (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
+                                       kernel->stages, kernel->promote_k, kernel->span),
         .hStream = stream,
         .attrs = &cluster,
         .numAttrs = 1,

@@ -77,7 +77,7 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
-    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->panels, row->stages,
+    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages,
                                  row->promote_k, row->span);
     return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name, bytes, stream,
                 function);

@@ -1,51 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From accumulators to D: D = accumulator * row factor * column factor + beta * C + bias, narrowed
+ * From accumulators to D: D = accumulator * row factor * column factor + bias + beta * C, narrowed
  * to D's type. Called by the math warpgroups of every GEMM kernel.
  *
- * 16-bit results that the copy engine can address go through shared memory, where stmatrix puts
- * them in the 128-byte swizzle, and are written while the next tile is computed. All others are
- * stored element by element.
+ * Accumulators lie scattered over a warp's lanes, so each warp assembles its 16 rows in panels of
+ * shared memory of its own, 128 bytes of each row, in the 128-byte swizzle, so that no bank is met
+ * twice. The copy engine writes usual results to D while the next tile is computed. What is left -
+ * FP8, rows that do not begin at multiples of 16 bytes, a C to add - is written element by element,
+ * a lane to a column.
  */
 #pragma once
 #include "../../core/swizzle.h"
 #include "gemm_args.h"
 #include "ptx/copy.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/stmatrix.cuh"
+#include "ptx/panel.cuh"
 #include "scales.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-/* Columns of a panel: what one box of the D map covers, 128 bytes of 16-bit elements. */
-constexpr int PANEL_COLS = 64;
-
 /* Factors of the tile's rows and columns, and the bias of its columns, in shared memory. */
 struct tile_factors {
     const float *row, *col, *bias;
-};
-
-/*
- * The part of a tile that one thread holds: see wgmma.cuh. (row, col) is its first element's place
- * in the tile, (m0, n0) the tile's in D.
- */
-struct fragment_place {
-    int32_t row, col, m0, n0;
-
-    __device__ __forceinline__ int32_t m(int element) const
-    {
-        return m0 + row + element / 2 % 2 * 8;
-    }
-    __device__ __forceinline__ int32_t n(int element) const
-    {
-        return n0 + col + element / 4 * 8 + element % 2;
-    }
-    __device__ __forceinline__ bool inside(int element, const dgi_gemm_args &args) const
-    {
-        return m(element) < args.m && n(element) < args.n;
-    }
 };
 
 __device__ __forceinline__ float to_float(float value)
@@ -86,89 +64,26 @@ __device__ __forceinline__ void bias_gather(const dgi_device_matrix &bias,
         values[i] = 0.0f;
 }
 
-template <typename T, int COUNT>
-__device__ __forceinline__ void add_c(float (&value)[COUNT], const dgi_gemm_args &args,
-                                      const fragment_place &place)
-{
-    const T *c = (const T *)args.c.data;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (place.inside(i, args))
-            value[i] += args.beta * to_float(c[place.m(i) * args.c.ld + place.n(i)]);
-}
-
+/* Multiplies a warp's 16 rows by their factors and adds the bias; `row` is the first in the tile.
+ */
 template <int COUNT>
-__device__ __forceinline__ void scale_and_add(float (&value)[COUNT], const dgi_gemm_args &args,
-                                              const tile_factors &factors,
-                                              const fragment_place &place)
+__device__ __forceinline__ void scale_and_add(float (&value)[COUNT], const tile_factors &factors,
+                                              int row)
 {
-    const float row[2] = {factors.row[place.row], factors.row[place.row + 8]};
+    const int lane = threadIdx.x % 32;
+    const float upper = factors.row[row + lane / 4], lower = factors.row[row + lane / 4 + 8];
 #pragma unroll
     for (int j = 0; j < COUNT; j += 4) {
-        const float2 col = *(const float2 *)(factors.col + place.col + 2 * j);
-        const float2 bias = *(const float2 *)(factors.bias + place.col + 2 * j);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            value[j + 2 * half] = value[j + 2 * half] * (row[half] * col.x) + bias.x;
-            value[j + 2 * half + 1] = value[j + 2 * half + 1] * (row[half] * col.y) + bias.y;
-        }
+        const float2 col = *(const float2 *)(factors.col + 2 * j + lane % 4 * 2);
+        const float2 bias = *(const float2 *)(factors.bias + 2 * j + lane % 4 * 2);
+        value[j] = value[j] * (upper * col.x) + bias.x;
+        value[j + 1] = value[j + 1] * (upper * col.y) + bias.y;
+        value[j + 2] = value[j + 2] * (lower * col.x) + bias.x;
+        value[j + 3] = value[j + 3] * (lower * col.y) + bias.y;
     }
-    if (args.beta == 0.0f)
-        return;
-    if (args.c.dtype == DGI_DEVICE_F32)
-        add_c<float>(value, args, place);
-    else if (args.c.dtype == DGI_DEVICE_F16)
-        add_c<__half>(value, args, place);
-    else
-        add_c<__nv_bfloat16>(value, args, place);
 }
 
-/* ---- element by element -------------------------------------------------------------- */
-
-__device__ __forceinline__ void narrow(float *target, float value)
-{
-    *target = value;
-}
-__device__ __forceinline__ void narrow(__half *target, float value)
-{
-    *target = __float2half_rn(value);
-}
-__device__ __forceinline__ void narrow(__nv_bfloat16 *target, float value)
-{
-    *target = __float2bfloat16_rn(value);
-}
-
-template <typename T, int COUNT>
-__device__ __forceinline__ void
-store_elements(const float (&value)[COUNT], const dgi_gemm_args &args, const fragment_place &place)
-{
-    T *d = (T *)args.d.data;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (place.inside(i, args))
-            narrow(d + place.m(i) * args.d.ld + place.n(i), value[i]);
-}
-
-/* FP8 results: code = round(value * (1 / scale)), saturating. */
-template <int COUNT>
-__device__ __forceinline__ void store_codes(const float (&value)[COUNT], const dgi_gemm_args &args,
-                                            const fragment_place &place)
-{
-    const dgi_device_scale &scale = args.scale_d;
-    uint8_t *d = (uint8_t *)args.d.data;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        if (place.inside(i, args)) {
-            const scale_rows<1> row(scale, place.m(i), 0, place.m(i));
-            float factor[1];
-            row.load(scale, scale_index(place.n(i), scale.block_cols, scale.col_phase), factor);
-            d[place.m(i) * args.d.ld + place.n(i)] =
-                __nv_cvt_float_to_fp8(__fmul_rn(value[i], __frcp_rn(factor[0])), __NV_SATFINITE,
-                                      args.d.dtype == DGI_DEVICE_E4M3 ? __NV_E4M3 : __NV_E5M2);
-        }
-}
-
-/* ---- through shared memory ----------------------------------------------------------- */
+/* ---- panels: 16 rows of 128 bytes ------------------------------------------------------ */
 
 __device__ __forceinline__ uint32_t pack_pair(float low, float high, bool f16)
 {
@@ -180,61 +95,131 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high, bool f16)
     return pair;
 }
 
-/*
- * 64 rows of 16-bit results, panel by panel. `panels` are `PANELS` buffers of DGI_PANEL_BYTES of
- * this warpgroup's own, used in turn; `barrier` is a named barrier of its own.
- */
-template <int PANELS, int COUNT>
-__device__ __forceinline__ void store_panels(const float (&value)[COUNT], const dgi_gemm_args &args,
-                                             int32_t m, int32_t n, uint32_t panels,
-                                             uint32_t barrier)
+/* 64 columns as 16-bit elements. */
+__device__ __forceinline__ void fill_panel_16bit(const float *value, bool f16, uint32_t panel)
 {
-    constexpr int PANEL_VALUES = PANEL_COLS / 2; /* of one thread */
-    const int thread = threadIdx.x % 128;
-    const bool f16 = args.d.dtype == DGI_DEVICE_F16;
-    /* Lane i addresses row i % 16 of the warp's 16 and the left or right of two column groups. */
-    const int row = thread / 32 * 16 + thread % 16, side = thread / 16 % 2;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int panel = 0; panel < COUNT / PANEL_VALUES; panel++) {
-        const uint32_t buffer = panels + panel % PANELS * DGI_PANEL_BYTES;
-        if (thread == 0)
-            copy_out_wait_read<PANELS - 1>();
-        named_barrier(barrier, 128);
+    for (int j = 0; j < 32; j += 8) {
+        const float *v = value + j;
+        const uint32_t packed[4] = {pack_pair(v[0], v[1], f16), pack_pair(v[2], v[3], f16),
+                                    pack_pair(v[4], v[5], f16), pack_pair(v[6], v[7], f16)};
+        /* Lane i addresses row i % 16 and the left or right half of 16 columns. */
+        stmatrix_x4(panel + dgi_swizzle(lane % 16, j / 4 + lane / 16), packed);
+    }
+}
+
+/* 32 columns, or fewer at a tile's end, as they are. */
+template <int COUNT>
+__device__ __forceinline__ void fill_panel_f32(const float *value, uint32_t panel)
+{
+    const int lane = threadIdx.x % 32, pair = lane % 4;
 #pragma unroll
-        for (int j = 0; j < PANEL_VALUES; j += 8) {
-            const float *v = value + panel * PANEL_VALUES + j;
-            const uint32_t packed[4] = {pack_pair(v[0], v[1], f16), pack_pair(v[2], v[3], f16),
-                                        pack_pair(v[4], v[5], f16), pack_pair(v[6], v[7], f16)};
-            stmatrix_x4(buffer + dgi_swizzle(row, j / 4 + side), packed);
-        }
-        fence_async_proxy();
-        named_barrier(barrier, 128);
-        if (thread == 0)
-            copy_box_out(&args.d_map, n + panel * PANEL_COLS, m, buffer);
+    for (int j = 0; j < COUNT; j += 2)
+        store_pair(panel + dgi_swizzle(lane / 4 + j % 4 * 4, j / 4 * 2 + pair / 2) + pair % 2 * 8,
+                   value[j], value[j + 1]);
+}
+
+/* ---- writing ------------------------------------------------------------------------- */
+
+/* FP8 results: code = round(value * (1 / scale)), saturating. */
+__device__ __forceinline__ uint8_t code_of(float value, const dgi_gemm_args &args, int32_t m,
+                                           int32_t n)
+{
+    const dgi_device_scale &scale = args.scale_d;
+    float factor[1];
+    scale_rows<1>(scale, m, 0, m)
+        .load(scale, scale_index(n, scale.block_cols, scale.col_phase), factor);
+    return __nv_cvt_float_to_fp8(__fmul_rn(value, __frcp_rn(factor[0])), __NV_SATFINITE,
+                                 args.d.dtype == DGI_DEVICE_E4M3 ? __NV_E4M3 : __NV_E5M2);
+}
+
+__device__ __forceinline__ float c_at(const dgi_device_matrix &c, int32_t m, int32_t n)
+{
+    const int64_t at = m * c.ld + n;
+    if (c.dtype == DGI_DEVICE_F32)
+        return ((const float *)c.data)[at];
+    if (c.dtype == DGI_DEVICE_F16)
+        return __half2float(((const __half *)c.data)[at]);
+    return __bfloat162float(((const __nv_bfloat16 *)c.data)[at]);
+}
+
+/* A panel of FP32 to D at row m, column n; `width` columns: any type, any address, and C. */
+__device__ __forceinline__ void write_elements(const dgi_gemm_args &args, int32_t m, int32_t n,
+                                               int width, uint32_t panel)
+{
+    const int lane = threadIdx.x % 32, rows = min(16, args.m - m);
+    n += lane;
+    if (lane >= width || n >= args.n)
+        return;
+#pragma unroll 1
+    for (int row = 0; row < rows; row++, m++) {
+        const int64_t at = m * args.d.ld + n;
+        float value = load_float(panel + dgi_swizzle(row, lane / 4) + lane % 4 * 4);
+        if (args.beta != 0.0f)
+            value += args.beta * c_at(args.c, m, n);
+        if (args.d.dtype == DGI_DEVICE_F32)
+            ((float *)args.d.data)[at] = value;
+        else if (args.d.dtype == DGI_DEVICE_F16)
+            ((__half *)args.d.data)[at] = __float2half_rn(value);
+        else if (args.d.dtype == DGI_DEVICE_BF16)
+            ((__nv_bfloat16 *)args.d.data)[at] = __float2bfloat16_rn(value);
+        else
+            ((uint8_t *)args.d.data)[at] = code_of(value, args, m, n);
     }
 }
 
 /*
- * Turns the accumulators of one warpgroup, 64 rows of the tile at (m0, n0) that begin at its row
- * `first_row`, into D.
+ * The accumulators of one warp, 16 rows that begin at row m of D, from column n on: its block
+ * number `wave` of `WAVES` in the tile. `panels` are `PANELS` buffers of DGI_PANEL_BYTES of the
+ * warp's own.
  */
-template <int PANELS, int COUNT>
-__device__ __forceinline__ void
-store_rows(float (&value)[COUNT], const dgi_gemm_args &args, const tile_factors &factors,
-           int32_t first_row, int32_t m0, int32_t n0, uint32_t panels, uint32_t barrier)
+template <int PANELS, int WAVES, int COUNT>
+__device__ __forceinline__ void store_rows(const float (&value)[COUNT], const dgi_gemm_args &args,
+                                           int32_t m, int32_t n, int wave, uint32_t panels)
 {
-    const int thread = threadIdx.x % 128;
-    const fragment_place place = {first_row + thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2,
-                                  m0, n0};
-    scale_and_add(value, args, factors, place);
-    if (args.copy_out)
-        store_panels<PANELS>(value, args, m0 + first_row, n0, panels, barrier);
-    else if (args.d.dtype == DGI_DEVICE_F32)
-        store_elements<float>(value, args, place);
-    else if (args.d.dtype == DGI_DEVICE_F16)
-        store_elements<__half>(value, args, place);
-    else if (args.d.dtype == DGI_DEVICE_BF16)
-        store_elements<__nv_bfloat16>(value, args, place);
-    else
-        store_codes(value, args, place);
+    constexpr int COLS = COUNT * 2, NARROW = 32, WIDE = 64;
+    constexpr int COPIES = COLS / WIDE, REST = COLS % WIDE; /* a rest is written by elements */
+    static_assert(REST <= NARROW && COPIES * WAVES + (REST > 0) <= PANELS, "panels for everything");
+    const bool leader = threadIdx.x % 32 == 0, f16 = args.d.dtype == DGI_DEVICE_F16;
+    if (args.copy_out && args.d.dtype != DGI_DEVICE_F32) {
+        const uint32_t first = panels + wave * COPIES * DGI_PANEL_BYTES;
+        if (leader)
+            copy_out_wait_read<COPIES *(WAVES - 1)>(); /* what these panels held a tile before */
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < COPIES; i++)
+            fill_panel_16bit(value + i * (WIDE / 2), f16, first + i * DGI_PANEL_BYTES);
+        fence_async_proxy();
+        __syncwarp();
+        if (leader)
+#pragma unroll
+            for (int i = 0; i < COPIES; i++)
+                copy_box_out(&args.d_map, n + i * WIDE, m, first + i * DGI_PANEL_BYTES);
+        if (REST > 0) {
+            const uint32_t last = panels + (PANELS - 1) * DGI_PANEL_BYTES;
+            fill_panel_f32<REST / 2>(value + COPIES * (WIDE / 2), last);
+            __syncwarp();
+            write_elements(args, m, n + COPIES * WIDE, REST, last);
+        }
+        return;
+    }
+#pragma unroll
+    for (int col = 0; col < COLS; col += NARROW) {
+        constexpr int LAST = COLS % NARROW / 2;
+        const uint32_t panel = panels + col / NARROW % PANELS * DGI_PANEL_BYTES;
+        if (leader && col % (PANELS * NARROW) == 0)
+            copy_out_wait_read<0>();
+        __syncwarp();
+        if (col + NARROW <= COLS)
+            fill_panel_f32<NARROW / 2>(value + col / 2, panel);
+        else
+            fill_panel_f32<LAST>(value + col / 2, panel);
+        fence_async_proxy();
+        __syncwarp();
+        if (!args.copy_out)
+            write_elements(args, m, n + col, min(NARROW, COLS - col), panel);
+        else if (leader)
+            copy_box_out(&args.d_map, n + col, m, panel);
+    }
 }

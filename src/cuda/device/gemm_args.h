@@ -20,14 +20,17 @@ typedef struct dgi_device_matrix {
 
 typedef struct dgi_gemm_args {
     CUtensorMap a_map, b_map; /* boxes of one stage; unused when k is 0       */
-    CUtensorMap d_map;        /* boxes of 64 x 64; only when copy_out is set  */
+    CUtensorMap d_map;        /* boxes of a panel; only when copy_out is set  */
+    CUtensorMap scale_a_map;  /* boxes of a stage; only when copy_scales is set */
     dgi_device_matrix c, d, bias;
     dgi_device_scale scale_a, scale_b, scale_d;
     int32_t m, n, k;
     int32_t tile_rows, tile_cols; /* D in tiles; a cluster's tiles count as one */
     int32_t band;                 /* see tile_order.h                            */
     float alpha, beta;
-    int32_t copy_out; /* D has 16-bit elements and the copy engine can write it  */
+    int32_t factors;     /* the epilogue multiplies by something or adds a bias      */
+    int32_t copy_scales; /* the copy engine can read the scales of A            */
+    int32_t copy_out;    /* the copy engine can write D, and there is no C       */
 } dgi_gemm_args;
 
 #endif

@@ -11,7 +11,7 @@
 #include "ptx/mbarrier.cuh"
 
 constexpr int TILE_M = DGI_TILE_M, TILE_N = DGI_TILE_N, TILE_K = 128;
-constexpr int GROUPS = DGI_GROUPS, CLUSTER = DGI_CLUSTER, STAGES = DGI_STAGES, PANELS = DGI_PANELS;
+constexpr int GROUPS = DGI_GROUPS, CLUSTER = DGI_CLUSTER, STAGES = DGI_STAGES;
 constexpr int PROMOTE_K = DGI_PROMOTE_K, SPAN = DGI_SPAN;
 
 constexpr int WAVES = TILE_M / GROUPS / 64; /* blocks of 64 rows of a warpgroup */
@@ -32,12 +32,12 @@ constexpr int MATH_REGISTERS =
 
 constexpr int STAGE_BYTES = DGI_STAGE_BYTES(TILE_M, TILE_N);
 constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN);
-constexpr int PART_SCALES = STAGE_SCALES / PARTS;
+constexpr int PANELS = DGI_PANELS(TILE_M, TILE_N, GROUPS); /* of a warp */
+constexpr int FACTORS = DGI_FACTORS(TILE_M, TILE_N);
 
 static_assert(WAVES * GROUPS * 64 == TILE_M, "each warpgroup computes whole blocks of 64 rows");
-static_assert(STAGES * STAGE_SCALES % 2 == 0 && DGI_FACTORS(TILE_M, TILE_N) % 2 == 0,
+static_assert(STAGES * STAGE_SCALES % 2 == 0 && FACTORS % 2 == 0,
               "factors are read in pairs, and barriers lie at multiples of 8 bytes");
-static_assert(TILE_N / PANEL_COLS % PANELS == 0, "panels are used in turn, tile after tile");
 
 /* ---- shared memory: the layout of gemm_layout.h ---------------------------------------- */
 
@@ -48,11 +48,11 @@ struct shared_memory {
     __device__ __forceinline__ explicit shared_memory(uint8_t *base)
     {
         uint8_t *panels_at = base + STAGES * STAGE_BYTES;
-        scales = (float *)(panels_at + GROUPS * PANELS * DGI_PANEL_BYTES);
+        scales = (float *)(panels_at + MATH_THREADS / 32 * PANELS * DGI_PANEL_BYTES);
         factors = scales + STAGES * STAGE_SCALES;
         stages = shared_address(base);
         panels = shared_address(panels_at);
-        barriers = shared_address(factors + DGI_FACTORS(TILE_M, TILE_N));
+        barriers = shared_address(factors + DGI_FACTOR_SETS * FACTORS);
     }
     __device__ __forceinline__ uint32_t a(int stage) const
     {
@@ -62,6 +62,15 @@ struct shared_memory {
     {
         return a(stage) + TILE_M * TILE_K;
     }
+    /* The scales of A's rows and of B's spans for one part of a stage. */
+    __device__ __forceinline__ float *scales_a(int stage, int part) const
+    {
+        return scales + (stage * PARTS + part) * TILE_M;
+    }
+    __device__ __forceinline__ float *scales_b(int stage, int part) const
+    {
+        return scales + STAGES * PARTS * TILE_M + (stage * PARTS + part) * SPANS;
+    }
     __device__ __forceinline__ uint32_t full(int stage) const
     {
         return barriers + 8 * stage;
@@ -70,29 +79,31 @@ struct shared_memory {
     {
         return full(STAGES + stage);
     }
-    __device__ __forceinline__ uint32_t factors_full() const
+    __device__ __forceinline__ uint32_t factors_full(int set) const
     {
-        return full(2 * STAGES);
+        return full(2 * STAGES + set);
     }
-    __device__ __forceinline__ uint32_t factors_empty() const
+    __device__ __forceinline__ uint32_t factors_empty(int set) const
     {
-        return full(2 * STAGES + 1);
+        return full(2 * STAGES + DGI_FACTOR_SETS + set);
     }
 };
 
-/* A place in the ring of stages, and the parity of its current phase. */
-struct ring_place {
-    int stage = 0;
+/* A place in a ring of buffers, and the parity of its current phase. */
+template <int Length> struct ring_place {
+    int at = 0;
     uint32_t parity = 0;
 
     __device__ __forceinline__ void advance()
     {
-        if (++stage == STAGES) {
-            stage = 0;
+        if (++at == Length) {
+            at = 0;
             parity ^= 1;
         }
     }
 };
+using stage_place = ring_place<STAGES>;
+using factor_place = ring_place<DGI_FACTOR_SETS>;
 
 /* ---- the tiles of this CTA ----------------------------------------------------------- */
 

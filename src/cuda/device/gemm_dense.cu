@@ -9,15 +9,13 @@
  *   DGI_GROUPS               math warpgroups; each computes TILE_M / GROUPS rows, 64 at a time
  *   DGI_CLUSTER              CTAs side by side along N, which share the loading of A
  *   DGI_STAGES               depth of the ring of A and B tiles, each 128 of K
- *   DGI_PANELS               buffers that a warpgroup's epilogue uses in turn
  *   DGI_PROMOTE_K            K after which partial sums are added up in FP32; 0: never
  *   DGI_SPAN                 neighbouring columns that share one scale of B inside the main loop;
  *                            0: scales act only in the epilogue
  *
  * A CTA is persistent and its warps have fixed roles. One warpgroup feeds: warp 0 drives the copy
  * engine, warp 1 gathers the epilogue's factors, warps 2 and 3 gather scales. The others multiply.
- * They meet at mbarriers in shared memory: `full` and `empty` for each stage, and one pair for the
- * factors.
+ * They meet at mbarriers in shared memory: `full` and `empty` for each stage and each set of factors.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
@@ -34,8 +32,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(shared.full(stage), SPAN == 0 ? 1 : 2);
             mbarrier_init(shared.empty(stage), MATH_THREADS / 32 * CLUSTER);
         }
-        mbarrier_init(shared.factors_full(), 1);
-        mbarrier_init(shared.factors_empty(), MATH_THREADS);
+        for (int set = 0; set < DGI_FACTOR_SETS; set++) {
+            mbarrier_init(shared.factors_full(set), 1);
+            mbarrier_init(shared.factors_empty(set), MATH_THREADS / 32);
+        }
         mbarrier_init_fence();
     }
     if (CLUSTER == 1)

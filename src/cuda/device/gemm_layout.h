@@ -8,24 +8,30 @@
 
 /*
  * The kernel's shared memory, in this order: the stages' tiles of A and B, the panels in which the
- * epilogue assembles D, the stages' scales, the factors of the epilogue, the barriers.
+ * epilogue assembles D, the stages' scales, the factors of two tiles' epilogues, the barriers.
  */
-#define DGI_STAGE_BYTES(tile_m, tile_n) (((tile_m) + (tile_n)) * 128)
-#define DGI_PANEL_BYTES                 (64 * 128) /* 64 rows of 64 16-bit elements */
+#define DGI_STAGE_BYTES(tile_m, tile_n)    (((tile_m) + (tile_n)) * 128)
 /*
- * Scales of one stage: for each part of K that is promoted, one a row and one a span of columns. A
- * single span's scale is multiplied into those of the rows.
+ * A warp's panel is 16 rows of 128 bytes. A warp has as many as make up its part of a 16-bit tile:
+ * then it waits only for what it wrote a tile before.
+ */
+#define DGI_PANEL_BYTES                    (16 * 128)
+#define DGI_PANELS(tile_m, tile_n, groups) ((tile_m) / (groups) / 64 * (((tile_n) + 63) / 64))
+/*
+ * Scales of one stage: for each part of K that is promoted, one a row and one a span of columns; an
+ * even number.
  */
 #define DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span)                                          \
-    ((span) == 0 ? 0                                                                               \
-                 : 128 / (promote_k) *                                                             \
-                       ((tile_m) + ((span) < (tile_n) ? (tile_n) / ((span) + !(span)) : 0)))
+    ((span) == 0 ? 0 : 128 / (promote_k) * ((tile_m) + ((tile_n) / ((span) + !(span)) + 1) / 2 * 2))
 #define DGI_FACTORS(tile_m, tile_n) ((tile_m) + 2 * (tile_n))
-#define DGI_SHARED_BYTES(tile_m, tile_n, groups, panels, stages, promote_k, span)                  \
-    ((stages)*DGI_STAGE_BYTES(tile_m, tile_n) + (groups) * (panels)*DGI_PANEL_BYTES +              \
-     ((stages)*DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span) + DGI_FACTORS(tile_m, tile_n)) *  \
+#define DGI_FACTOR_SETS             2
+#define DGI_SHARED_BYTES(tile_m, tile_n, groups, stages, promote_k, span)                          \
+    ((stages)*DGI_STAGE_BYTES(tile_m, tile_n) +                                                    \
+     (groups)*4 * DGI_PANELS(tile_m, tile_n, groups) * DGI_PANEL_BYTES +                           \
+     ((stages)*DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span) +                                 \
+      DGI_FACTOR_SETS * DGI_FACTORS(tile_m, tile_n)) *                                             \
          4 +                                                                                       \
-     (2 * (stages) + 2) * 8)
+     2 * ((stages) + DGI_FACTOR_SETS) * 8)
 
 /* What a CTA can have on compute capability 9.0. */
 #define DGI_SHARED_LIMIT 232448

@@ -43,15 +43,16 @@ struct part_scales {
     static constexpr int COLS = SPAN == 0 || SPANS == 1 ? 0 : SPAN == 1 ? TILE_N / 4 : SPANS;
     float rows[2], cols[COLS + 1];
 
-    __device__ __forceinline__ void load(const float *scales, int row)
+    __device__ __forceinline__ void load(const float *a, const float *b, int row)
     {
         if (SPAN == 0)
             return;
-        rows[0] = scales[row];
-        rows[1] = scales[row + 8];
+        const float common = SPANS == 1 ? b[0] : 1.0f;
+        rows[0] = a[row] * common;
+        rows[1] = a[row + 8] * common;
 #pragma unroll
         for (int j = 0; j < COLS; j++)
-            cols[j] = scales[TILE_M + (SPAN == 1 ? j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 : j)];
+            cols[j] = b[SPAN == 1 ? j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 : j];
     }
     __device__ __forceinline__ float of(int element) const
     {
@@ -63,12 +64,17 @@ struct part_scales {
     }
 };
 
+/*
+ * Element i of a partial sum is added to register i ^ 1 of the sum. Registers lie in two banks,
+ * even and odd, and the compiler gives neighbours in an array neighbouring registers: so the two
+ * operands of an addition are in different banks, and no FFMA has to read one bank three times.
+ */
 __device__ __forceinline__ void promote(accumulators &sum, const accumulators &partial,
                                         const part_scales &scales)
 {
 #pragma unroll
     for (int i = 0; i < TILE_N / 2; i++)
-        sum[i] = SPAN == 0 ? sum[i] + partial[i] : sum[i] + scales.of(i) * partial[i];
+        sum[i ^ 1] += SPAN == 0 ? partial[i] : scales.of(i) * partial[i];
 }
 
 /*
@@ -81,12 +87,11 @@ __device__ __forceinline__ void promote(accumulators &sum, const accumulators &p
 __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
                                                   const shared_memory &shared,
                                                   const operands &first, int stage,
-                                                  const ring_place &next, int first_row)
+                                                  const stage_place &next, int first_row)
 {
     constexpr int UNITS = WAVES * PARTS;
     const uint64_t a = first.a + (uint32_t)(stage * (STAGE_BYTES / 16));
     const uint64_t b = first.b + (uint32_t)(stage * (STAGE_BYTES / 16));
-    const float *stage_scales = shared.scales + stage * STAGE_SCALES;
     const int row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     accumulators partial[PARTIALS];
     part_scales scales[PARTIALS];
@@ -101,14 +106,15 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
             multiply(target, a + wave * (64 * TILE_K / 16) + part * 2 * STEPS, b + part * 2 * STEPS,
                      false);
             wgmma_commit();
-            scales[issue % PARTIALS].load(stage_scales + part * PART_SCALES, row + wave * 64);
+            scales[issue % PARTIALS].load(shared.scales_a(stage, part),
+                                          shared.scales_b(stage, part), row + wave * 64);
         }
         const int unit = issue - (PARTIALS - 1);
         if (unit < 0)
             continue;
         const bool last = unit == UNITS - 1;
         if (last)
-            next_full = mbarrier_test(shared.full(next.stage), next.parity);
+            next_full = mbarrier_test(shared.full(next.at), next.parity);
         if (PARTIALS == 2 && !last)
             wgmma_wait<1>();
         else
@@ -124,14 +130,14 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
 /* All stages without promotion: the next stage's wgmmas are issued before this one's have ended. */
 __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
                                                   const shared_memory &shared,
-                                                  const operands &first, ring_place &place,
+                                                  const operands &first, stage_place &place,
                                                   int32_t stages)
 {
     int previous = 0;
     for (int32_t i = 0; i < stages; i++, place.advance()) {
-        const uint64_t a = first.a + (uint32_t)(place.stage * (STAGE_BYTES / 16));
-        const uint64_t b = first.b + (uint32_t)(place.stage * (STAGE_BYTES / 16));
-        mbarrier_wait(shared.full(place.stage), place.parity);
+        const uint64_t a = first.a + (uint32_t)(place.at * (STAGE_BYTES / 16));
+        const uint64_t b = first.b + (uint32_t)(place.at * (STAGE_BYTES / 16));
+        mbarrier_wait(shared.full(place.at), place.parity);
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
             wgmma_pin(sum[wave]);
@@ -144,7 +150,7 @@ __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
             wgmma_wait<1>();
             release_stage(shared, previous);
         }
-        previous = place.stage;
+        previous = place.at;
     }
     wgmma_wait<0>();
     if (stages > 0)
@@ -160,13 +166,13 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
 {
     const int first_row = group * WAVES * 64;
     const int32_t stages = stage_count(args);
-    const tile_factors factors = {shared.factors, shared.factors + TILE_M,
-                                  shared.factors + TILE_M + TILE_N};
     const operands first = {wgmma_descriptor(shared.a(0) + first_row * TILE_K),
                             wgmma_descriptor(shared.b(0))};
-    ring_place place;
-    uint32_t parity = 0;
-    for (tile_walk tile(args); tile.next(); parity ^= 1) {
+    const int warp_row = first_row + threadIdx.x % 128 / 32 * 16;
+    const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
+    stage_place place;
+    factor_place set;
+    for (tile_walk tile(args); tile.next(); set.advance()) {
         accumulators sum[WAVES];
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
@@ -179,19 +185,34 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
             bool full = false;
             for (int32_t i = 0; i < stages; i++) {
                 if (!full)
-                    mbarrier_wait(shared.full(place.stage), place.parity);
-                const int stage = place.stage;
+                    mbarrier_wait(shared.full(place.at), place.parity);
+                const int stage = place.at;
                 place.advance();
                 full = multiply_promoted(sum, shared, first, stage, place, first_row);
             }
         }
-        mbarrier_wait(shared.factors_full(), parity);
+        const float *row_factors = shared.factors + set.at * FACTORS;
+        const tile_factors factors = {row_factors, row_factors + TILE_M,
+                                      row_factors + TILE_M + TILE_N};
+        if (args.factors)
+            mbarrier_wait(shared.factors_full(set.at), set.parity);
 #pragma unroll
-        for (int wave = 0; wave < WAVES; wave++)
-            store_rows<PANELS>(sum[wave], args, factors, first_row + wave * 64, tile.m0, tile.n0,
-                               shared.panels + group * PANELS * DGI_PANEL_BYTES, 1 + group);
-        mbarrier_arrive(shared.factors_empty());
+        for (int wave = 0; wave < WAVES; wave++) {
+            accumulators value;
+#pragma unroll
+            for (int i = 0; i < TILE_N / 2; i++)
+                value[i] = sum[wave][PROMOTE_K == 0 ? i : i ^ 1];
+            if (args.factors)
+                scale_and_add(value, factors, warp_row + wave * 64);
+            store_rows<PANELS, WAVES>(value, args, tile.m0 + warp_row + wave * 64, tile.n0, wave,
+                                      panels);
+        }
+        if (args.factors) {
+            __syncwarp();
+            if (threadIdx.x % 32 == 0)
+                mbarrier_arrive(shared.factors_empty(set.at));
+        }
     }
-    if (threadIdx.x % 128 == 0)
+    if (threadIdx.x % 32 == 0)
         copy_out_wait();
 }
