@@ -985,17 +985,98 @@ typedef struct dg_stored_weight {
 DG_API dg_status dg_checkpoint_weight(const dg_checkpoint *checkpoint, const char *name,
                                       bool unscaled_is_one, dg_stored_weight *weight);
 
-/** The layouts of FP8 checkpoints that servers load. Both hold E4M3 codes and F32 scales. */
+/**
+ * The same for one expert's matrix of a fused weight [experts, N, K] ("....experts.gate_up_proj",
+ * "....experts.down_proj"): the tensors of the result are views, of two dimensions.
+ */
+DG_API dg_status dg_checkpoint_expert(const dg_checkpoint *checkpoint, const char *name,
+                                      int64_t expert, bool unscaled_is_one,
+                                      dg_stored_weight *weight);
+
+/** What a scale in a checkpoint belongs to. */
+typedef enum dg_scale_role {
+    DG_SCALE_OF_WEIGHT = 0,
+    DG_SCALE_OF_INPUT,  /* of a layer's activations: "input_scale", "activation_scale" */
+    DG_SCALE_OF_KEYS,   /* of the key cache: "k_scale"                                 */
+    DG_SCALE_OF_VALUES, /* of the value cache: "v_scale"                               */
+    DG_SCALE_OF_NOTHING /* named like a scale, but nothing there takes it              */
+} dg_scale_role;
+
+typedef enum dg_scale_state {
+    DG_SCALE_LOADED = 0, /* it is there, fits, and its values are finite and positive            */
+    DG_SCALE_DEFAULTED,  /* it is not there, and 1 is right: caches of keys and values           */
+    DG_SCALE_UNUSED,     /* it is there, and nothing takes it                                    */
+    DG_SCALE_MISSING,    /* codes without a scale, or static activations (config.json) without   */
+    DG_SCALE_WRONG       /* it is there and cannot be used: shape, type, or a value              */
+} dg_scale_state;
+
+/** A scale, or its absence. The strings live until the callback returns. */
+typedef struct dg_scale_record {
+    dg_scale_role role;
+    dg_scale_state state;
+    const char *layer;              /* the module: "model.layers.0.mlp.up_proj"                 */
+    dg_tensor scale;                /* `name` is NULL where there is none                       */
+    int32_t block_rows, block_cols; /* of weights' scales, as in dg_scale                       */
+    float smallest, largest;        /* values, where it is loaded                               */
+    const char *problem;            /* a sentence for missing and wrong ones, or NULL           */
+} dg_scale_record;
+
+/**
+ * Accounts for every scale of a checkpoint: calls `report` once for each that is there or should
+ * be. All values are read. Returns DG_CANCELLED when `report` returns
+ * false. A wrong scale is a record, not a failure of this call.
+ */
+DG_API dg_status dg_checkpoint_scales(const dg_checkpoint *checkpoint,
+                                      bool (*report)(void *user, const dg_scale_record *scale),
+                                      void *user);
+
+/**
+ * The layouts of FP8 checkpoints that servers load; docs/checkpoints.md has their tensors and
+ * config.json. Codes are E4M3, scales multipliers. The comments give quant_method, what a scale
+ * covers, and its name and type.
+ */
 typedef enum dg_checkpoint_format {
-    DG_CHECKPOINT_BLOCK = 0, /* 128 x 128 blocks, "weight_scale_inv"; quant_method "fp8"        */
-    DG_CHECKPOINT_CHANNEL    /* one per row, "weight_scale" [N, 1]; quant_method
-                                "compressed-tensors"                                            */
+    DG_CHECKPOINT_BLOCK = 0,        /* "block": fp8, 128 x 128, weight_scale_inv, F32            */
+    DG_CHECKPOINT_CHANNEL,          /* "channel": compressed-tensors, a row, weight_scale, F32   */
+    DG_CHECKPOINT_BLOCK_POW2,       /* "block-pow2": as "block", with powers of two              */
+    DG_CHECKPOINT_BLOCK_UE8M0,      /* "block-ue8m0": fp8, 128 x 128, scale, F8_E8M0             */
+    DG_CHECKPOINT_TENSOR,           /* "tensor": fp8, the tensor, weight_scale, F32              */
+    DG_CHECKPOINT_CT_TENSOR,        /* "ct-tensor": compressed-tensors, the tensor               */
+    DG_CHECKPOINT_CT_BLOCK,         /* "ct-block": compressed-tensors, 128 x 128                 */
+    DG_CHECKPOINT_CT_MXFP8,         /* "ct-mxfp8": compressed-tensors, 1 x 32, U8 exponents      */
+    DG_CHECKPOINT_MODELOPT,         /* "modelopt": the tensor, static activations                */
+    DG_CHECKPOINT_MODELOPT_CHANNEL, /* "modelopt-channel": modelopt, a row                       */
+    DG_CHECKPOINT_MODELOPT_BLOCK,   /* "modelopt-block": modelopt, 128 x 128                     */
+    DG_CHECKPOINT_MODELOPT_MXFP8,   /* "modelopt-mxfp8": modelopt, 1 x 32, U8 exponents          */
+    DG_CHECKPOINT_BF16,             /* "bf16": not FP8; only dg_checkpoint_convert() writes it   */
+    DG_CHECKPOINT_FORMATS           /* how many there are                                        */
 } dg_checkpoint_format;
 
-/** What dg_checkpoint_quantize() did with a tensor. The strings live until the callback returns. */
+/** "block" and so on, as in the comments above; NULL for a value out of range. */
+DG_API const char *dg_checkpoint_format_name(dg_checkpoint_format format);
+
+/** Whether layers that a server multiplies as one are one weight in the output, or several. */
+typedef enum dg_checkpoint_fusion {
+    DG_FUSION_AS_IT_IS = 0,
+    DG_FUSION_SPLIT, /* qkv_proj becomes q_proj, k_proj, v_proj; gate_up_proj becomes gate_proj and
+                        up_proj; experts.gate_up_proj and .down_proj become a layer per expert    */
+    DG_FUSION_FUSED  /* the inverse for qkv_proj and gate_up_proj; q_a_proj and
+                        kv_a_proj_with_mqa become fused_qkv_a_proj_with_mqa                       */
+} dg_checkpoint_fusion;
+
+/** What became of a tensor. */
+typedef enum dg_tensor_action {
+    DG_TENSOR_KEPT = 0,    /* copied                                                             */
+    DG_TENSOR_QUANTIZED,   /* 16 bits became FP8                                                 */
+    DG_TENSOR_REPACKED,    /* FP8 codes as they were, scales in the new layout: no value changed */
+    DG_TENSOR_REQUANTIZED, /* FP8 codes and scales are new: relative_error says what it cost     */
+    DG_TENSOR_WIDENED      /* FP8 became 16 bits                                                 */
+} dg_tensor_action;
+
+/** What became of a tensor. The strings live until the callback returns. */
 typedef struct dg_tensor_report {
     const char *name;
-    const char *kept_because; /* NULL: it was quantised                                         */
+    const char *kept_because; /* NULL: it was not kept as it was                                */
     const char *stored_type;  /* before                                                         */
     int32_t rank;
     const int64_t *shape;
@@ -1003,9 +1084,11 @@ typedef struct dg_tensor_report {
     double relative_error;            /* |w - w'| / |w| over the tensor, 0 where it was kept    */
     dg_quantize_counts counts;
     int64_t done, total; /* elements: this tensor and those before it, all of the checkpoint    */
+    dg_tensor_action action;
+    bool resumed; /* an earlier run had done it                                                 */
 } dg_tensor_report;
 
-/** Options of dg_checkpoint_quantize(). */
+/** Options of dg_checkpoint_quantize() and dg_checkpoint_convert(). */
 typedef struct dg_checkpoint_options {
     size_t struct_bytes;
     dg_checkpoint_format format;
@@ -1014,7 +1097,8 @@ typedef struct dg_checkpoint_options {
      * whose name has it between dots: "mlp.gate" matches "model.layers.0.mlp.gate.weight" and not
      * "model.layers.0.mlp.gate_proj.weight". A pattern that begins with "re:" is a POSIX extended
      * regular expression; it matches a layer (the tensor's name without ".weight") whose name it
-     * describes from the first character on, as Python's re.match does.
+     * describes from the first character on, as Python's re.match does. Of no effect when
+     * converting.
      */
     const char *const *keep;
     int32_t keep_count;
@@ -1023,6 +1107,17 @@ typedef struct dg_checkpoint_options {
     /** Optional: called once per tensor when it is done. Returns false to stop: DG_CANCELLED. */
     bool (*report)(void *user, const dg_tensor_report *tensor);
     void *user;
+    /**
+     * Optional: a safetensors file with scales from calibration, F32. "<layer>.input_scale" (one
+     * number) becomes the static scale of the layer's activations in formats that have one;
+     * "<layer>.weight_scale" is used for the layer's weight in place of one from its largest value,
+     * and has the shape that the format's granularity needs; "....k_scale" and "....v_scale" are
+     * added to the checkpoint. Scales of layers that stay in 16 bits are left out.
+     */
+    const char *scales;
+    dg_checkpoint_fusion fusion;
+    bool strict; /* converting fails unless every scale of the input is loaded            */
+    bool unscaled_is_one; /* converting takes 1 for the scale of FP8 codes without one            */
 } dg_checkpoint_options;
 #define DG_CHECKPOINT_OPTIONS_INIT                                                                 \
     {                                                                                              \
@@ -1033,22 +1128,38 @@ typedef struct dg_checkpoint_options {
  * Quantises the checkpoint `input` (as for dg_checkpoint_open) into the folder `output`.
  *
  * Quantised are the weights of linear layers: two-dimensional F32, F16 or BF16 tensors named
- * "....weight". Kept by default: everything else, and layers named like an embedding, a norm, an
- * output head or a router (docs/checkpoints.md has the list). One input file gives one file,
- * shards give shards of the same names with their index; config.json gets the field
- * quantization_config. When `input` is a folder, its other files (the tokenizer's and so on) are
- * copied along. An input that is quantised already is refused.
+ * "....weight", and the fused weights of experts. Kept by default: everything else, and layers
+ * named like an embedding, a norm, an output head or a router (docs/checkpoints.md has the list).
+ * One input file gives one file, shards give shards of the same names with their index; config.json
+ * gets the field quantization_config. When `input` is a folder, its other files (the tokenizer's
+ * and so on) are copied along. An input that is quantised already is refused.
  *
  * `output` must not exist or be empty, unless options->replace. It appears in one step when
  * everything is on disk: a run that is killed or meets a full disk leaves none (with `replace`:
- * the old one), and at most a folder named ".<output>.deepgemm-..." beside it, which the next run
- * for the same output removes. Tensors stream through: memory in use stays below a few hundred
- * megabytes, whatever the size of the model.
+ * the old one). A run that is killed or cancelled leaves a folder named ".<output>.deepgemm-..."
+ * beside it; the same call on the same files goes on from there, any other call for the same
+ * output removes it. Tensors stream through: memory in use stays below a few hundred megabytes,
+ * whatever the size of the model.
  *
  * `context` is a CPU context; its threads do the work. `options` may be NULL.
  */
 DG_API dg_status dg_checkpoint_quantize(dg_context *context, const char *input, const char *output,
                                         const dg_checkpoint_options *options);
+
+/**
+ * Converts the FP8 checkpoint `input` into another format, otherwise as dg_checkpoint_quantize():
+ * every FP8 weight is written in options->format, all other tensors are copied.
+ *
+ * Codes are kept as they are, and no value changes, wherever the new layout can express the old
+ * scales: where all scales inside each of its blocks are equal, and powers of two if it stores
+ * exponents. Otherwise the blocks in which that is not so get new scales and codes (in FP32, not by
+ * way of 16 bits), and the weight's report says REQUANTIZED and the error. Input scales go along
+ * to formats that have them and are dropped for those whose activations are scaled dynamically.
+ *
+ * An input scale, a key or a value scale that is not one finite positive number is DG_BAD_FILE.
+ */
+DG_API dg_status dg_checkpoint_convert(dg_context *context, const char *input, const char *output,
+                                       const dg_checkpoint_options *options);
 
 #ifdef __cplusplus
 }

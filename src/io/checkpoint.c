@@ -123,7 +123,7 @@ static dg_status open_path(dg_checkpoint *c, const char *path)
     DGI_TRY(dgi_is_index(c->file) ? dgi_checkpoint_open_index(c) : open_single(c));
     memcpy(c->by_name, c->tensors, c->count * sizeof *c->tensors);
     DGI_TRY(dgi_order_by_name(c->by_name, c->count, c->file));
-    return dgi_checkpoint_read_block(c);
+    return dgi_quantization_read(c->folder, &c->quantization);
 }
 
 dg_status dg_checkpoint_open(dg_checkpoint **checkpoint, const char *path)

@@ -4,6 +4,7 @@
 #define DGI_CHECKPOINT_H
 
 #include "io/file.h"
+#include "io/quantization.h"
 #include "io/safetensors.h"
 
 typedef struct dgi_shard {
@@ -21,7 +22,7 @@ struct dg_checkpoint {
     dg_tensor **tensors; /* in the order of the shards and their data */
     dg_tensor **by_name; /* the same, ordered by name */
     size_t count;
-    int32_t block_rows, block_cols; /* of the scales, from config.json; 0: it says nothing */
+    dgi_quantization quantization;
 };
 
 bool dgi_is_index(const char *file);
@@ -33,8 +34,5 @@ dg_status dgi_checkpoint_open_shards(dg_checkpoint *checkpoint, const char *cons
 dg_status dgi_checkpoint_allocate(dg_checkpoint *checkpoint, size_t count);
 /* Opens the shards that the index (checkpoint->file) names, and lists its tensors. */
 dg_status dgi_checkpoint_open_index(dg_checkpoint *checkpoint);
-
-/* Reads block_rows and block_cols from config.json, if there is one. */
-dg_status dgi_checkpoint_read_block(dg_checkpoint *checkpoint);
 
 #endif

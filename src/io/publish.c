@@ -45,16 +45,24 @@ static dg_status look_at_folder(const char *path, folder_facts *facts)
     return DG_OK;
 }
 
-/* Removes a folder and the files in it; what it cannot remove stays. */
-static void remove_flat_folder(const char *path)
+/* Removes the files of a folder, all or those that a later run cannot take up. */
+static void remove_files(const char *path, bool all)
 {
     DIR *entries = opendir(path);
     if (entries == NULL)
         return;
     const struct dirent *entry;
     while ((entry = readdir(entries)) != NULL)
-        unlinkat(dirfd(entries), entry->d_name, 0); /* fails for . and .. */
+        if (all || !(dgi_ends_with(entry->d_name, ".safetensors") ||
+                     strcmp(entry->d_name, DGI_JOURNAL) == 0))
+            unlinkat(dirfd(entries), entry->d_name, 0); /* fails for . and .. */
     closedir(entries);
+}
+
+/* Removes a folder and the files in it; what it cannot remove stays. */
+static void remove_flat_folder(const char *path)
+{
+    remove_files(path, true);
     rmdir(path);
 }
 
@@ -96,25 +104,61 @@ static int lock_folder(const char *path)
     return -1;
 }
 
-/* Removes the temporary folders of runs that no longer live. */
-static void remove_leftovers(const char *parent, const char *prefix)
+/* Whether the folder has a journal that begins so. */
+static bool has_identity(const char *path, const char *identity)
+{
+    char *journal = dgi_path_join(path, DGI_JOURNAL);
+    dgi_map map = {NULL, 0};
+    size_t bytes = strlen(identity);
+    bool same = journal != NULL && access(journal, F_OK) == 0 &&
+                dgi_file_map(journal, &map) == DG_OK && map.bytes >= bytes &&
+                memcmp(map.data, identity, bytes) == 0;
+    dgi_file_unmap(&map);
+    free(journal);
+    return same;
+}
+
+/* Takes up the first folder of a run that no longer lives with that identity; removes others. */
+static dg_status sort_leftovers(const char *parent, const char *prefix, const char *identity,
+                                dgi_output *output)
 {
     DIR *entries = opendir(parent);
     if (entries == NULL)
-        return;
+        return DG_OK; /* making a folder there says why */
+    dg_status status = DG_OK;
     const struct dirent *entry;
-    while ((entry = readdir(entries)) != NULL) {
+    while (status == DG_OK && (entry = readdir(entries)) != NULL) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
             continue;
         char *path = dgi_path_join(parent, entry->d_name);
         int lock = path == NULL ? -1 : lock_folder(path);
+        if (lock >= 0 && !output->resumed && has_identity(path, identity)) {
+            remove_files(path, false);
+            output->temporary = path;
+            output->lock = lock;
+            output->resumed = true;
+            continue;
+        }
         if (lock >= 0) {
             remove_flat_folder(path);
             close(lock);
         }
+        if (path == NULL)
+            status = dgi_no_memory(parent);
         free(path);
     }
     closedir(entries);
+    return status;
+}
+
+static dg_status begin_journal(const dgi_output *output, const char *identity)
+{
+    char *path = dgi_path_join(output->temporary, DGI_JOURNAL);
+    if (path == NULL)
+        return dgi_no_memory(DGI_JOURNAL);
+    dg_status status = dgi_file_create(path, identity, strlen(identity));
+    free(path);
+    return status;
 }
 
 /* Makes and locks ".<name>.deepgemm-<n>" beside the final path, with the first free n. */
@@ -152,9 +196,9 @@ static char *final_path(const char *path)
     return final;
 }
 
-dg_status dgi_output_open(const char *path, bool replace, dgi_output *output)
+dg_status dgi_output_open(const char *path, bool replace, const char *identity, dgi_output *output)
 {
-    *output = (dgi_output){final_path(path), NULL, -1, replace};
+    *output = (dgi_output){.final = final_path(path), .lock = -1, .replace = replace};
     if (output->final == NULL)
         return dgi_no_memory(path);
     const char *name = dgi_path_name(output->final);
@@ -169,8 +213,12 @@ dg_status dgi_output_open(const char *path, bool replace, dgi_output *output)
     if (parent == NULL || prefix == NULL) {
         status = dgi_no_memory(path);
     } else {
-        remove_leftovers(parent, prefix);
-        status = make_temporary(parent, prefix, output);
+        status = sort_leftovers(parent, prefix, identity, output);
+        if (status == DG_OK && !output->resumed) {
+            status = make_temporary(parent, prefix, output);
+            if (status == DG_OK)
+                status = begin_journal(output, identity);
+        }
     }
     free(parent);
     free(prefix);
@@ -208,6 +256,11 @@ static dg_status take_place(dgi_output *output)
 
 dg_status dgi_output_publish(dgi_output *output)
 {
+    char *journal = dgi_path_join(output->temporary, DGI_JOURNAL);
+    if (journal == NULL)
+        return dgi_no_memory(output->final);
+    unlink(journal);
+    free(journal);
     DGI_TRY(sync_folder(output->temporary));
     DGI_TRY(take_place(output));
     char *parent = dgi_path_folder(output->final);
@@ -220,11 +273,11 @@ dg_status dgi_output_publish(dgi_output *output)
 
 void dgi_output_close(dgi_output *output)
 {
-    if (output->temporary != NULL)
+    if (output->temporary != NULL && !output->keep)
         remove_flat_folder(output->temporary);
     if (output->lock >= 0)
         close(output->lock);
     free(output->temporary);
     free(output->final);
-    *output = (dgi_output){NULL, NULL, -1, false};
+    *output = (dgi_output){.lock = -1};
 }

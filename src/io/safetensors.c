@@ -152,11 +152,17 @@ dg_status dgi_order_by_name(dg_tensor **tensors, size_t count, const char *where
     return DG_OK;
 }
 
-dg_tensor *dgi_find_by_name(dg_tensor *const *tensors, size_t count, const char *name)
+size_t dgi_index_by_name(dg_tensor *const *tensors, size_t count, const char *name)
 {
     const dg_tensor wanted = {.name = name}, *key = &wanted;
     dg_tensor *const *found = bsearch(&key, tensors, count, sizeof *tensors, compare_names);
-    return found == NULL ? NULL : *found;
+    return found == NULL ? count : (size_t)(found - tensors);
+}
+
+dg_tensor *dgi_find_by_name(dg_tensor *const *tensors, size_t count, const char *name)
+{
+    size_t index = dgi_index_by_name(tensors, count, name);
+    return index == count ? NULL : tensors[index];
 }
 
 /* Empty tensors come before the one that begins where they do. */

@@ -33,6 +33,8 @@ int32_t dgi_stored_type(const char *name, dg_dtype *dtype);
  */
 dg_status dgi_order_by_name(dg_tensor **tensors, size_t count, const char *where);
 dg_tensor *dgi_find_by_name(dg_tensor *const *tensors, size_t count, const char *name);
+/* Its place among them, `count` when it is not there. */
+size_t dgi_index_by_name(dg_tensor *const *tensors, size_t count, const char *name);
 
 /* Orders tensors by the name of their file, then by their place in it. */
 void dgi_order_by_place(dg_tensor **tensors, size_t count);

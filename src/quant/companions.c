@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "io/json.h"
+#include "quant/config.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CONFIG "config.json"
+#define CONFIG          "config.json"
+#define MODELOPT_CONFIG "hf_quant_config.json"
 
 static dg_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
@@ -40,13 +42,10 @@ dg_status dgi_index_write(const dgi_plan *plan, const char *folder, const char *
     double bytes = 0.0;
     for (size_t i = 0; i < plan->count; i++) {
         const dgi_plan_item *item = &plan->items[i];
-        const char *file = item->source->file;
-        if (item->kept_because != NULL) {
-            bytes += add_place(weight_map, item->source, file);
-        } else {
-            bytes += add_place(weight_map, item->codes, file);
-            bytes += add_place(weight_map, item->scale, file);
-        }
+        const dg_tensor *all[] = {item->codes, item->scale, item->input};
+        for (int k = 0; k < 3; k++)
+            if (all[k] != NULL)
+                bytes += add_place(weight_map, all[k], item->file);
     }
     cJSON_AddNumberToObject(metadata, "total_size", bytes);
     char *text = cJSON_Print(root);
@@ -59,7 +58,7 @@ dg_status dgi_index_write(const dgi_plan *plan, const char *folder, const char *
 
 /* ---- config.json --------------------------------------------------------------------- */
 
-dg_status dgi_config_open(const char *folder, dgi_map *config)
+dg_status dgi_config_open(const char *folder, bool may_be_quantized, dgi_map *config)
 {
     char *path = dgi_path_join(folder, CONFIG);
     if (path == NULL)
@@ -68,7 +67,7 @@ dg_status dgi_config_open(const char *folder, dgi_map *config)
     if (access(path, F_OK) == 0) {
         status = dgi_file_map(path, config);
         if (status == DG_OK)
-            status = dgi_config_check(config->data, config->bytes, path);
+            status = dgi_config_check(config->data, config->bytes, may_be_quantized, path);
     }
     free(path);
     return status;
@@ -77,12 +76,26 @@ dg_status dgi_config_open(const char *folder, dgi_map *config)
 dg_status dgi_config_write(const dgi_map *config, dg_checkpoint_format format, const dgi_plan *plan,
                            const char *folder)
 {
+    const dgi_config_facts facts = {
+        .format = format,
+        .static_input = plan->static_input,
+        .fp8_cache = plan->fp8_cache,
+        .kept = plan->kept,
+        .kept_count = plan->kept_count,
+    };
+    dg_status status = DG_OK;
     size_t bytes = 0;
-    char *text = dgi_config_quantized(config->data, config->bytes, format, plan->kept,
-                                      plan->kept_count, &bytes);
-    dg_status status =
-        text == NULL ? dgi_no_memory(CONFIG) : write_file(folder, CONFIG, text, bytes);
-    free(text);
+    if (config->data != NULL) {
+        char *text = dgi_config_text(config->data, config->bytes, &facts, &bytes);
+        status = text == NULL ? dgi_no_memory(CONFIG) : write_file(folder, CONFIG, text, bytes);
+        free(text);
+    }
+    if (status == DG_OK && dgi_config_is_modelopt(format)) {
+        char *text = dgi_config_modelopt(&facts, &bytes);
+        status = text == NULL ? dgi_no_memory(MODELOPT_CONFIG)
+                              : write_file(folder, MODELOPT_CONFIG, text, bytes);
+        free(text);
+    }
     return status;
 }
 
@@ -96,7 +109,7 @@ static bool travels(const char *name)
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (dgi_ends_with(name, ends[i]))
             return false;
-    return *name != '.' && strcmp(name, CONFIG) != 0;
+    return *name != '.' && strcmp(name, CONFIG) != 0 && strcmp(name, MODELOPT_CONFIG) != 0;
 }
 
 /* Copies a file, also one at the end of a link; leaves out folders and the like. */

@@ -9,9 +9,9 @@
 /* Writes the index of the shards that the plan makes. */
 dg_status dgi_index_write(const dgi_plan *plan, const char *folder, const char *name);
 
-/* Maps config.json, if the folder has one, and checks that it can be extended. */
-dg_status dgi_config_open(const char *folder, dgi_map *config);
-/* Writes it with what a server must know about the quantisation. */
+/* Maps config.json, if the folder has one, and checks that it can be changed. */
+dg_status dgi_config_open(const char *folder, bool may_be_quantized, dgi_map *config);
+/* Writes it, and hf_quant_config.json for formats that have one, with what a server must know. */
 dg_status dgi_config_write(const dgi_map *config, dg_checkpoint_format format, const dgi_plan *plan,
                            const char *folder);
 

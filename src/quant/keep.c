@@ -108,6 +108,14 @@ const char *dgi_keep_match(dgi_keep *keep, const char *tensor, const char *layer
     return first;
 }
 
+bool dgi_keep_finds(const dgi_keep *keep, const char *tensor, const char *layer)
+{
+    for (int32_t i = 0; i < keep->count; i++)
+        if (matches(&keep->patterns[i], tensor, layer))
+            return true;
+    return false;
+}
+
 /* ---- the list ------------------------------------------------------------------------ */
 
 static dg_status add_pattern(dgi_keep *keep, const char *text)

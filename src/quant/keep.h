@@ -28,5 +28,7 @@ void dgi_keep_close(dgi_keep *keep);
  * NULL. Counts a match for each pattern that does.
  */
 const char *dgi_keep_match(dgi_keep *keep, const char *tensor, const char *layer);
+/* Whether there is one, without counting. */
+bool dgi_keep_finds(const dgi_keep *keep, const char *tensor, const char *layer);
 
 #endif

@@ -1,148 +1,382 @@
 /* SPDX-License-Identifier: MIT */
-/* Tensors on their way from the input to the output: see stream.h. */
+/* A batch of items on its way from the input to the output: see stream.h. */
 #include "quant/stream.h"
 
+#include "core/formats.h"
 #include "core/status.h"
+#include "quant/chunk.h"
 
 #include <math.h>
+#include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /*
- * Elements of a weight that are worked on at a time, as whole rows: enough to occupy all threads,
- * and little beside a model.
+ * Elements of a chunk, at least a row of blocks: small enough for a thread's cache and to share a
+ * middling tensor among threads, large enough to write at once.
  */
-#define BAND_ELEMENTS ((int64_t)16 << 20)
-/* Bytes of a tensor that are copied at a time. */
-#define COPY_BYTES    ((size_t)16 << 20)
+#define CHUNK_ELEMENTS ((int64_t)256 << 10)
+/* Bytes of a tensor that is copied, at a time. */
+#define COPY_BYTES     ((size_t)4 << 20)
+/* What all threads' buffers may take up: with very long rows fewer threads work. */
+#define BUFFER_BYTES   ((int64_t)512 << 20)
 
-/* ---- a band -------------------------------------------------------------------------- */
-
-/* Rows of a band: a multiple of the scales' blocks. */
-static int64_t band_rows(const dgi_layout *layout, int64_t cols)
+/* Rows of a chunk of an item: whole rows of blocks. */
+static int64_t chunk_rows(const dgi_plan_item *item, const dgi_layout *layout)
 {
-    int64_t blocks = BAND_ELEMENTS / cols / layout->block_rows;
-    return (blocks > 0 ? blocks : 1) * layout->block_rows;
+    int64_t step = layout->block_rows > 0 ? layout->block_rows : 1;
+    int64_t steps = CHUNK_ELEMENTS / item->cols / step;
+    int64_t rows = (steps > 0 ? steps : 1) * step;
+    int64_t all = (item->rows + step - 1) / step * step;
+    return rows < all ? rows : all;
 }
 
-/* |w - w'|^2 and |w|^2 of what has been quantised of a weight. */
-typedef struct squares {
-    double error, weight;
-} squares;
+/* ---- buffers -------------------------------------------------------------------------- */
 
-static dg_matrix rows_of(const dg_matrix *matrix, int64_t first, int64_t last)
+/* How large each buffer must be. */
+typedef struct capacity {
+    int64_t elements, scales, scale_row, source, cols;
+} capacity;
+
+static int64_t most(int64_t a, int64_t b)
 {
-    dg_matrix rows = *matrix;
-    rows.data = (char *)matrix->data + (size_t)(first * matrix->ld) * dg_dtype_bytes(matrix->dtype);
-    rows.rows = last - first;
-    return rows;
+    return a > b ? a : b;
 }
 
-/* Sums over fixed parts, added in order: the same for any number of threads. */
-static void add_squares(const dgi_stream *s, const dg_matrix *weight, const dg_matrix *values,
-                        squares *sums)
+static capacity needed(const dgi_plan *plan)
 {
-    enum { PARTS = 256 };
-    squares parts[PARTS];
-#pragma omp parallel for num_threads(s->threads) schedule(dynamic)
-    for (int64_t p = 0; p < PARTS; p++) {
-        int64_t first = p * weight->rows / PARTS, last = (p + 1) * weight->rows / PARTS;
-        dg_matrix reference = rows_of(weight, first, last), result = rows_of(values, first, last);
-        dg_comparison part = DG_COMPARISON_INIT;
-        dg_compare(&reference, &result, &part); /* of two good matrices: cannot fail */
-        parts[p] = (squares){part.error_squares, part.reference_squares};
+    capacity c = {1, 1, 1, 1, 1};
+    const dgi_layout *layout = plan->layout;
+    for (size_t i = 0; i < plan->count; i++) {
+        const dgi_plan_item *item = &plan->items[i];
+        if (item->kept_because != NULL)
+            continue;
+        int64_t rows = chunk_rows(item, layout);
+        int64_t scale_row = dg_scale_count(item->cols, layout->block_cols, 0);
+        c.elements = most(c.elements, rows * item->cols);
+        c.cols = most(c.cols, item->cols);
+        c.scale_row = most(c.scale_row, scale_row);
+        c.scales = most(c.scales, scale_row * dg_scale_count(rows, layout->block_rows, 0));
+        for (size_t p = 0; p < item->part_count; p++) {
+            const dgi_weight *w = item->parts[p].weight;
+            int64_t of_chunk = dg_scale_count(rows, w->block_rows, most(w->block_rows - 1, 0));
+            c.source = most(c.source, of_chunk * w->scale_cols);
+        }
     }
-    for (int p = 0; p < PARTS; p++) {
-        sums->error += parts[p].error;
-        sums->weight += parts[p].weight;
-    }
+    c.cols = most(c.cols, 1 << 14); /* rows are measured a few at a time */
+    return c;
 }
 
-static dg_status quantize_band(const dgi_stream *s, const dg_matrix *weight, const dg_scale *scale,
-                               dg_quantize_counts *counts, squares *sums)
+static void *array(int64_t count, size_t element)
 {
-    dg_quantize quantize = DG_QUANTIZE_INIT;
-    quantize.input = *weight;
-    quantize.output = dg_matrix_of(s->codes, DG_E4M3, weight->rows, weight->cols);
-    quantize.scale = *scale;
-    dg_quantize_counts band;
-    quantize.counts = &band;
-    DGI_TRY(dg_quantize_run(s->context, &quantize, NULL));
-    counts->saturated += band.saturated;
-    counts->underflow += band.underflow;
-    counts->non_finite += band.non_finite;
-
-    dg_dequantize dequantize = DG_DEQUANTIZE_INIT;
-    dequantize.input = quantize.output;
-    dequantize.scale = *scale;
-    dequantize.output = dg_matrix_of(s->values, DG_F32, weight->rows, weight->cols);
-    DGI_TRY(dg_dequantize_run(s->context, &dequantize, NULL));
-    add_squares(s, weight, &dequantize.output, sums);
-    return DG_OK;
+    return malloc((size_t)count * element);
 }
 
-/* ---- tensors ------------------------------------------------------------------------- */
-
-dg_status dgi_stream_open(dg_context *context, const dgi_layout *layout, int64_t widest,
-                          dgi_stream *stream)
+static bool make_buffers(const capacity *c, dgi_buffers *b)
 {
+    *b = (dgi_buffers){
+        .codes = array(c->elements, 2),
+        .values = array(c->elements, sizeof(float)),
+        .part = array(c->cols, sizeof(float)),
+        .wide = array(c->cols, sizeof(float)),
+        .scales = array(c->scales, sizeof(float)),
+        .dynamic = array(c->scales, sizeof(float)),
+        .largest = array(c->scale_row, sizeof(float)),
+        .smallest = array(c->scale_row, sizeof(float)),
+        .source = array(c->source, sizeof(float)),
+    };
+    return b->codes && b->values && b->part && b->wide && b->scales && b->dynamic && b->largest &&
+           b->smallest && b->source;
+}
+
+static void free_buffers(dgi_buffers *b)
+{
+    free(b->codes);
+    free(b->values);
+    free(b->part);
+    free(b->wide);
+    free(b->scales);
+    free(b->dynamic);
+    free(b->largest);
+    free(b->smallest);
+    free(b->source);
+}
+
+dg_status dgi_stream_open(dg_context *context, const dgi_plan *plan, dgi_stream *stream)
+{
+    *stream = (dgi_stream){.plan = plan};
     dg_device_info device;
     DGI_TRY(dg_get_device_info(context, &device));
-    size_t band = (size_t)(band_rows(layout, widest) * widest);
-    *stream = (dgi_stream){context, device.units, layout, malloc(band),
-                           malloc(band * sizeof *stream->values)};
-    return stream->codes == NULL || stream->values == NULL ? dgi_no_memory("a band of a weight")
-                                                           : DG_OK;
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.threads = 1;
+    options.isa = device.architecture;
+    DGI_TRY(dg_create(&stream->single, DG_CPU, &options));
+    capacity c = needed(plan);
+    int64_t fitting = BUFFER_BYTES / (c.elements * (int64_t)(sizeof(uint16_t) + sizeof(float)));
+    int32_t threads = fitting < device.units ? (int32_t)most(fitting, 1) : device.units;
+    stream->buffers = calloc((size_t)threads, sizeof *stream->buffers);
+    if (stream->buffers == NULL)
+        return dgi_no_memory("buffers");
+    for (; stream->threads < threads; stream->threads++)
+        if (!make_buffers(&c, &stream->buffers[stream->threads])) {
+            free_buffers(&stream->buffers[stream->threads]);
+            return dgi_no_memory("a chunk of a weight");
+        }
+    return DG_OK;
 }
 
 void dgi_stream_close(dgi_stream *stream)
 {
-    free(stream->codes);
-    free(stream->values);
+    for (int32_t t = 0; t < stream->threads; t++)
+        free_buffers(&stream->buffers[t]);
+    free(stream->buffers);
+    dg_destroy(stream->single);
+    *stream = (dgi_stream){0};
 }
 
-static dg_status quantize_tensor(const dgi_stream *s, const dgi_plan_item *item, dgi_writer *writer,
-                                 size_t index, float *scales, dg_tensor_report *report)
+/* ---- a batch --------------------------------------------------------------------------- */
+
+typedef struct batch {
+    const dgi_stream *stream;
+    const dgi_plan_item *items;
+    size_t count;
+    dgi_writer *writer;
+    dgi_way *ways; /* of each item */
+    float **whole; /* scales of the matrices of items that have one for each; NULL: others */
+    dgi_chunk *chunks;
+    size_t chunk_count;
+} batch;
+
+/* What a pass over the chunks does with one. */
+typedef dg_status chunk_pass(const batch *b, dgi_buffers *buffers, dgi_chunk *chunk);
+
+/*
+ * Runs a pass over all chunks, on all threads. The first failure ends it. A message belongs to the
+ * thread that failed, so it is carried over to the one that called.
+ */
+static dg_status for_all(const batch *b, chunk_pass *pass)
 {
-    const dg_tensor *source = item->source;
-    const dgi_layout *layout = s->layout;
-    int64_t rows = source->shape[0], cols = source->shape[1], step = band_rows(layout, cols);
-    size_t row_bytes = (size_t)cols * dg_dtype_bytes(source->dtype);
-    squares sums = {0.0, 0.0};
-    for (int64_t row = 0; row < rows; row += step) {
-        int64_t count = rows - row < step ? rows - row : step;
-        const char *data = (const char *)source->data + (size_t)row * row_bytes;
-        dg_matrix weight = dg_matrix_of((void *)data, source->dtype, count, cols);
-        float *band_scales = scales + row / layout->block_rows * item->scale->shape[1];
-        dg_scale scale =
-            dg_scale_of(band_scales, DG_F32, count, cols, layout->block_rows, layout->block_cols);
-        DGI_TRY(quantize_band(s, &weight, &scale, &report->counts, &sums));
-        DGI_TRY(dgi_writer_write(writer, index, (size_t)(row * cols), s->codes,
-                                 (size_t)(count * cols)));
-        dgi_drop_pages(data, (size_t)count * row_bytes);
+    char message[1024] = "";
+    dg_status status = DG_OK;
+    int32_t threads = b->stream->threads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (size_t i = 0; i < b->chunk_count; i++) {
+        dg_status so_far;
+#pragma omp atomic read
+        so_far = status;
+        if (so_far != DG_OK)
+            continue;
+        dg_status one = pass(b, &b->stream->buffers[omp_get_thread_num()], &b->chunks[i]);
+        if (one != DG_OK) {
+#pragma omp critical(dgi_stream_failure)
+            if (status == DG_OK) {
+                snprintf(message, sizeof message, "%s", dg_last_error());
+#pragma omp atomic write
+                status = one;
+            }
+        }
     }
-    report->relative_error = sums.weight > 0.0 ? sqrt(sums.error / sums.weight) : 0.0;
-    return dgi_writer_write(writer, index + 1, 0, scales, item->scale->bytes);
+    return status == DG_OK ? DG_OK : dgi_fail(status, "%s", message);
 }
 
-dg_status dgi_stream_quantize(const dgi_stream *stream, const dgi_plan_item *item,
-                              dgi_writer *writer, size_t index, dg_tensor_report *report)
+static bool is_copied(const dgi_plan_item *item)
 {
-    float *scales = malloc(item->scale->bytes);
-    if (scales == NULL)
-        return dgi_no_memory(item->scale->name);
-    dg_status status = quantize_tensor(stream, item, writer, index, scales, report);
-    free(scales);
-    return status;
+    return item->kept_because != NULL;
 }
 
-dg_status dgi_stream_copy(const dg_tensor *source, dgi_writer *writer, size_t index)
+/* Cuts the items into chunks; only counts them while b->chunks is NULL. */
+static void cut(batch *b, const bool *skip)
 {
-    for (size_t offset = 0; offset < source->bytes; offset += COPY_BYTES) {
-        size_t rest = source->bytes - offset;
-        size_t bytes = rest < COPY_BYTES ? rest : COPY_BYTES;
-        const char *data = (const char *)source->data + offset;
-        DGI_TRY(dgi_writer_write(writer, index, offset, data, bytes));
-        dgi_drop_pages(data, bytes);
+    size_t n = 0;
+    const dgi_layout *layout = b->stream->plan->layout;
+    for (size_t i = 0; i < b->count; i++) {
+        const dgi_plan_item *item = &b->items[i];
+        if (skip[i])
+            continue;
+        for (size_t at = 0; is_copied(item) && at < item->bytes_before; at += COPY_BYTES, n++) {
+            size_t rest = item->bytes_before - at;
+            if (b->chunks != NULL)
+                b->chunks[n] = (dgi_chunk){.item = item,
+                                           .index = i,
+                                           .first_byte = at,
+                                           .bytes = rest < COPY_BYTES ? rest : COPY_BYTES};
+        }
+        int64_t step = is_copied(item) ? 0 : chunk_rows(item, layout);
+        for (int64_t m = 0; step > 0 && m < item->matrices; m++)
+            for (int64_t row = 0; row < item->rows; row += step, n++)
+                if (b->chunks != NULL)
+                    b->chunks[n] = (dgi_chunk){
+                        .item = item,
+                        .index = i,
+                        .matrix = m,
+                        .first_row = row,
+                        .rows = item->rows - row < step ? item->rows - row : step,
+                    };
+    }
+    b->chunk_count = n;
+}
+
+/* ---- the passes ------------------------------------------------------------------------ */
+
+static bool has_one_scale(const batch *b, const dgi_plan_item *item)
+{
+    const dgi_layout *layout = b->stream->plan->layout;
+    return !is_copied(item) && layout->scale_suffix != NULL && layout->block_rows == 0;
+}
+
+/* Whether chunks of FP8 must be looked at: are their codes to be kept? */
+static bool is_open(const batch *b, const dgi_chunk *chunk)
+{
+    return b->ways[chunk->index].action == DG_TENSOR_REPACKED && !has_one_scale(b, chunk->item);
+}
+
+/* Whether the largest magnitude of a chunk is needed: for a scale that is not there yet. */
+static bool needs_amax(const batch *b, const dgi_chunk *chunk)
+{
+    const float *whole = b->whole[chunk->index];
+    return whole != NULL && whole[chunk->matrix] == 0.0f;
+}
+
+static dg_status look(const batch *b, dgi_buffers *buffers, dgi_chunk *chunk)
+{
+    if (!is_open(b, chunk) && !needs_amax(b, chunk))
+        return DG_OK;
+    return dgi_chunk_look(b->stream, buffers, needs_amax(b, chunk), chunk);
+}
+
+static dg_status write_chunk(const batch *b, dgi_buffers *buffers, dgi_chunk *chunk)
+{
+    return dgi_chunk_write(b->stream, buffers, &b->ways[chunk->index], b->writer, chunk);
+}
+
+/* How each item is written, as far as the plan and whole scales tell. */
+static dg_status decide(batch *b, const bool *skip, size_t first)
+{
+    const dgi_layout *layout = b->stream->plan->layout;
+    for (size_t i = 0; i < b->count; i++) {
+        const dgi_plan_item *item = &b->items[i];
+        dgi_way *way = &b->ways[i];
+        way->place = first;
+        first += 1 + (item->scale != NULL) + (item->input != NULL);
+        if (is_copied(item) || skip[i])
+            continue;
+        bool fp8 = dgi_is_fp8(item->source->dtype);
+        way->action = layout->scale_suffix == NULL ? DG_TENSOR_WIDENED
+                      : fp8                        ? DG_TENSOR_REPACKED
+                                                   : DG_TENSOR_QUANTIZED;
+        if (!has_one_scale(b, item))
+            continue;
+        b->whole[i] = calloc((size_t)item->matrices, sizeof *b->whole[i]);
+        if (b->whole[i] == NULL)
+            return dgi_no_memory(item->source->name);
+        way->whole = b->whole[i];
+        for (int64_t m = 0; m < item->matrices; m++) {
+            if (fp8)
+                DGI_TRY(dgi_whole_scale(item, layout, m, &b->whole[i][m]));
+            else if (item->given != NULL)
+                b->whole[i][m] = dgi_load_f32(item->given->data, DG_F32, m);
+            if (fp8 && b->whole[i][m] == 0.0f)
+                way->action = DG_TENSOR_REQUANTIZED;
+        }
     }
     return DG_OK;
+}
+
+/* Makes scales of matrices from the largest magnitudes of their chunks, and settles what is open.
+ */
+static void settle(batch *b)
+{
+    for (size_t c = 0; c < b->chunk_count;) {
+        const dgi_chunk *chunk = &b->chunks[c];
+        size_t index = chunk->index;
+        int64_t matrix = chunk->matrix;
+        bool open = is_open(b, chunk), amax_needed = needs_amax(b, chunk), requantize = false;
+        float amax = 0.0f;
+        for (; c < b->chunk_count && b->chunks[c].index == index && b->chunks[c].matrix == matrix;
+             c++) {
+            amax = fmaxf(amax, b->chunks[c].amax);
+            requantize |= b->chunks[c].requantize;
+        }
+        if (amax_needed)
+            b->whole[index][matrix] =
+                dgi_dynamic_scale(amax, 0.0f, DG_E4M3, b->stream->plan->layout->rounding);
+        if (open && requantize) /* of several matrices one is enough; the others keep their codes */
+            b->ways[index].action = DG_TENSOR_REQUANTIZED;
+    }
+}
+
+/* Adds up what the chunks found, in their order. */
+static void collect(const batch *b, const bool *skip, dgi_result *results)
+{
+    double error = 0.0, weight = 0.0;
+    for (size_t i = 0; i < b->count; i++)
+        if (!skip[i])
+            results[i] = (dgi_result){.action = b->ways[i].action};
+    for (size_t c = 0; c < b->chunk_count; c++) {
+        const dgi_chunk *chunk = &b->chunks[c];
+        dgi_result *result = &results[chunk->index];
+        error += chunk->error_squares;
+        weight += chunk->weight_squares;
+        result->counts.saturated += chunk->counts.saturated;
+        result->counts.underflow += chunk->counts.underflow;
+        result->counts.non_finite += chunk->counts.non_finite;
+        if (c + 1 == b->chunk_count || b->chunks[c + 1].index != chunk->index) {
+            result->relative_error = weight > 0.0 ? sqrt(error / weight) : 0.0;
+            error = weight = 0.0;
+        }
+    }
+}
+
+/* Writes scales of whole matrices and of inputs. */
+static dg_status write_small(const batch *b, const bool *skip)
+{
+    for (size_t i = 0; i < b->count; i++) {
+        const dgi_plan_item *item = &b->items[i];
+        size_t place = b->ways[i].place + 1;
+        if (skip[i] || is_copied(item))
+            continue;
+        if (b->whole[i] != NULL)
+            DGI_TRY(dgi_writer_write(b->writer, place, 0, b->whole[i], item->scale->bytes));
+        if (item->input != NULL)
+            DGI_TRY(dgi_writer_write(b->writer, place + 1, 0, &item->input_scale,
+                                     sizeof item->input_scale));
+    }
+    return DG_OK;
+}
+
+static dg_status run(batch *b, const bool *skip, size_t first, dgi_result *results)
+{
+    cut(b, skip);
+    b->chunks = calloc(b->chunk_count + 1, sizeof *b->chunks);
+    b->ways = calloc(b->count + 1, sizeof *b->ways);
+    b->whole = calloc(b->count + 1, sizeof *b->whole);
+    if (b->chunks == NULL || b->ways == NULL || b->whole == NULL)
+        return dgi_no_memory("a batch of tensors");
+    cut(b, skip);
+    DGI_TRY(decide(b, skip, first));
+    bool any = false;
+    for (size_t c = 0; c < b->chunk_count && !any; c++)
+        any = is_open(b, &b->chunks[c]) || needs_amax(b, &b->chunks[c]);
+    if (any) {
+        DGI_TRY(for_all(b, look));
+        settle(b);
+    }
+    DGI_TRY(for_all(b, write_chunk));
+    DGI_TRY(write_small(b, skip));
+    collect(b, skip, results);
+    return DG_OK;
+}
+
+dg_status dgi_stream_run(const dgi_stream *stream, const dgi_plan_item *items, size_t count,
+                         const bool *skip, dgi_writer *writer, size_t first, dgi_result *results)
+{
+    batch b = {.stream = stream, .items = items, .count = count, .writer = writer};
+    dg_status status = run(&b, skip, first, results);
+    for (size_t i = 0; i < count && b.whole != NULL; i++)
+        free(b.whole[i]);
+    free(b.whole);
+    free(b.ways);
+    free(b.chunks);
+    return status;
 }

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const kept[] = {"lm_head", "a \"quoted\" layer"};
     const char *config = (const char *)data;
-    if (dgi_config_check(config, size, "input") != DG_OK)
+    if (dgi_config_check(config, size, false, "input") != DG_OK)
         return 0;
     for (int format = DG_CHECKPOINT_BLOCK; format <= DG_CHECKPOINT_CHANNEL; format++) {
         size_t bytes;

@@ -468,8 +468,13 @@ static void arguments_that_are_refused(void **state)
     assert_refused(quantize(NULL, output, NULL), DG_INVALID_ARGUMENT, "input is NULL");
     assert_refused(quantize(folder, NULL, NULL), DG_INVALID_ARGUMENT, "output is NULL");
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
-    options.format = (dg_checkpoint_format)2;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "format is 2");
+    options.format = DG_CHECKPOINT_FORMATS;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "format is 13");
+    options.format = DG_CHECKPOINT_BF16;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "not quantised");
+    options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
+    options.fusion = (dg_checkpoint_fusion)3;
+    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "fusion is 3");
     options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
     options.keep_count = 1;
     assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "options.keep");
@@ -545,24 +550,62 @@ static void outputs_that_are_there(void **state)
     assert_true(files_exist(files_path(output, "model.safetensors")));
 }
 
-/* Stops at the third tensor. */
+/* Stops at a tensor; counts those that came, and those of them that an earlier run had done. */
+typedef struct stopping {
+    int stop_at, tensors, resumed;
+} stopping;
+
 static bool stop(void *user, const dg_tensor_report *tensor)
 {
-    (void)tensor;
-    return ++*(int *)user < 3;
+    stopping *s = user;
+    s->resumed += tensor->resumed;
+    return ++s->tensors != s->stop_at;
 }
 
-static void cancelled(void **state)
+/* A cancelled run leaves what it has done to the next one of the same kind, and to no other. */
+static void cancelled_and_resumed(void **state)
 {
     (void)state;
     const char *folder = make_model(43, true), *place = files_folder();
-    int tensors = 0;
+    const char *whole = files_path(place, "whole"), *output = files_path(place, "out");
+    assert_ok(quantize(folder, whole, NULL));
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    stopping s = {.stop_at = 3};
     options.report = stop;
-    options.user = &tensors;
-    assert_refused(quantize(folder, files_path(place, "out"), &options), DG_CANCELLED, GATE);
-    assert_int_equal(tensors, 3);
-    assert_int_equal(files_count(place, ""), 0);
+    options.user = &s;
+    assert_refused(quantize(folder, output, &options), DG_CANCELLED, GATE);
+    assert_int_equal(s.tensors, 3);
+    assert_false(files_exist(output));
+    assert_int_equal(files_count(place, ".out.deepgemm-"), 1);
+
+    s = (stopping){.stop_at = 5};
+    assert_refused(quantize(folder, output, &options), DG_CANCELLED, EMBED);
+    assert_int_equal(s.resumed, 3);
+    told t = {0};
+    options.report = listen;
+    options.user = &t;
+    assert_ok(quantize(folder, output, &options));
+    files_expect_same(whole, output);
+    expect_model(folder, output, DG_CHECKPOINT_BLOCK, &t); /* errors from the journal too */
+    assert_int_equal(files_count(place, ""), 2);
+
+    /* Another format, or an input that has changed since, begins anew. */
+    for (int i = 0; i < 2; i++) {
+        files_remove(output);
+        options.report = stop;
+        options.user = &s;
+        s = (stopping){.stop_at = 3};
+        options.format = DG_CHECKPOINT_BLOCK;
+        assert_refused(quantize(folder, output, &options), DG_CANCELLED, GATE);
+        s = (stopping){.stop_at = -1};
+        if (i == 0)
+            options.format = DG_CHECKPOINT_CHANNEL;
+        else
+            files_write_text(files_path(folder, "config.json"), "{\"hidden_size\": 1}");
+        assert_ok(quantize(folder, output, &options));
+        assert_int_equal(s.resumed, 0);
+        assert_int_equal(files_count(place, ""), 2);
+    }
 }
 
 int main(int argc, char **argv)
@@ -577,7 +620,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(arguments_that_are_refused),
         cmocka_unit_test(quantized_inputs_are_refused),
         cmocka_unit_test(outputs_that_are_there),
-        cmocka_unit_test(cancelled),
+        cmocka_unit_test(cancelled_and_resumed),
     };
     return test_run(argc, argv, tests);
 }
