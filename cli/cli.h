@@ -20,6 +20,7 @@ int cli_info(int argc, char **argv);
 int cli_calibrate(int argc, char **argv);
 int cli_mix(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
+int cli_convert(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_compare(int argc, char **argv);

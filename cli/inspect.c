@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* deepgemm inspect: the tensors of a checkpoint, and for each weight the scales that belong to it.
- */
+/* deepgemm inspect: the tensors of a checkpoint, the scales of each weight, and what becomes of
+ * every scale. */
 #include "tensors.h"
 
 #include <stdio.h>
@@ -18,12 +18,23 @@ typedef struct line {
 
 /* ---- the scale of a weight ----------------------------------------------------------- */
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
 static bool is_weight(const dg_tensor *tensor)
 {
-    const char *end = ".weight";
-    size_t length = strlen(tensor->name), end_length = strlen(end);
     return tensor->rank == 2 && tensor->dtype != DG_NONE && tensor->dtype != DG_UE8M0 &&
-           length >= end_length && strcmp(tensor->name + length - end_length, end) == 0;
+           (ends_with(tensor->name, ".weight") || ends_with(tensor->name, "._weight_qdata"));
+}
+
+/* The weights of all experts of a layer in one tensor. */
+static bool is_fused_experts(const dg_tensor *tensor)
+{
+    return tensor->rank == 3 && tensor->shape[0] > 0 && strstr(tensor->name, ".experts.") != NULL &&
+           (tensor->dtype == DG_E4M3 || tensor->dtype == DG_E5M2);
 }
 
 static const char *granularity(char *text, size_t bytes, const dg_stored_weight *w)
@@ -36,14 +47,17 @@ static const char *granularity(char *text, size_t bytes, const dg_stored_weight 
     return text;
 }
 
-/* The scales of a weight as a table shows them, of malloc's; NULL when they do not fit it. */
+/* The scales of a weight (of experts: the first one's) as a table shows them, of malloc's; NULL
+ * when they do not fit it. */
 static char *describe_scale(const dg_checkpoint *checkpoint, const dg_tensor *tensor,
                             dg_stored_weight *w)
 {
     *w = (dg_stored_weight){0};
-    if (!is_weight(tensor))
+    bool experts = is_fused_experts(tensor);
+    if (!experts && !is_weight(tensor))
         return cli_format("%s", "");
-    if (dg_checkpoint_weight(checkpoint, tensor->name, false, w) != DG_OK)
+    if ((experts ? dg_checkpoint_expert(checkpoint, tensor->name, 0, false, w)
+                 : dg_checkpoint_weight(checkpoint, tensor->name, false, w)) != DG_OK)
         return NULL;
     if (w->scale.name == NULL)
         return cli_format("%s", "");
@@ -121,12 +135,101 @@ static cJSON *describe_tensor(const dg_tensor *tensor, const dg_stored_weight *w
     return row;
 }
 
+/* ---- the account of all scales ------------------------------------------------------- */
+
+static const char *const roles[] = {
+    [DG_SCALE_OF_WEIGHT] = "weight", [DG_SCALE_OF_INPUT] = "input",     [DG_SCALE_OF_KEYS] = "keys",
+    [DG_SCALE_OF_VALUES] = "values", [DG_SCALE_OF_NOTHING] = "nothing",
+};
+enum { ROLES = sizeof roles / sizeof roles[0] };
+
+static const char *const states[] = {
+    [DG_SCALE_LOADED] = "loaded", [DG_SCALE_DEFAULTED] = "defaulted",
+    [DG_SCALE_UNUSED] = "unused", [DG_SCALE_MISSING] = "missing",
+    [DG_SCALE_WRONG] = "wrong",
+};
+enum { STATES = sizeof states / sizeof states[0] };
+
+typedef struct account {
+    cJSON *rows;
+    int64_t counts[ROLES][STATES];
+} account;
+
+static void describe_problem(const dg_scale_record *scale)
+{
+    const char *name = scale->scale.name == NULL ? scale->layer : scale->scale.name;
+    switch (scale->state) {
+    case DG_SCALE_LOADED:
+        return;
+    case DG_SCALE_DEFAULTED:
+        fprintf(stderr, "deepgemm: warning: %s has no scale for its cached %s: 1 is taken\n",
+                scale->layer, roles[scale->role]);
+        return;
+    case DG_SCALE_UNUSED:
+        fprintf(stderr, "deepgemm: warning: scale %s is used by nothing\n", name);
+        return;
+    case DG_SCALE_MISSING:
+    case DG_SCALE_WRONG:
+        fprintf(stderr, "deepgemm: %s\n", scale->problem);
+        return;
+    }
+}
+
+static bool take_scale(void *user, const dg_scale_record *scale)
+{
+    account *a = user;
+    a->counts[scale->role][scale->state]++;
+    describe_problem(scale);
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddItemToArray(a->rows, row);
+    cJSON_AddStringToObject(row, "layer", scale->layer);
+    cJSON_AddStringToObject(row, "of", roles[scale->role]);
+    cJSON_AddStringToObject(row, "state", states[scale->state]);
+    if (scale->scale.name != NULL)
+        cJSON_AddStringToObject(row, "name", scale->scale.name);
+    if (scale->state == DG_SCALE_LOADED) {
+        cJSON_AddNumberToObject(row, "smallest", scale->smallest);
+        cJSON_AddNumberToObject(row, "largest", scale->largest);
+    }
+    if (scale->problem != NULL)
+        cJSON_AddStringToObject(row, "problem", scale->problem);
+    return true;
+}
+
+static int64_t in_state(const account *a, dg_scale_state state)
+{
+    int64_t count = 0;
+    for (int r = 0; r < ROLES; r++)
+        count += a->counts[r][state];
+    return count;
+}
+
+/* "scales: 210 loaded (weight 210), 0 defaulted, ..." */
+static void print_account(const account *a)
+{
+    printf("\nscales: ");
+    for (int s = 0; s < STATES; s++) {
+        printf("%s%lld %s", s == 0 ? "" : ", ", (long long)in_state(a, (dg_scale_state)s),
+               states[s]);
+        const char *begin = " (";
+        for (int r = 0; r < ROLES; r++)
+            if (a->counts[r][s] > 0 && r != DG_SCALE_OF_NOTHING) {
+                printf("%s%s %lld", begin, roles[r], (long long)a->counts[r][s]);
+                begin = ", ";
+            }
+        if (*begin == ',')
+            putchar(')');
+    }
+    putchar('\n');
+}
+
 /* ---- the command --------------------------------------------------------------------- */
 
 int cli_inspect(int argc, char **argv)
 {
-    bool json = false, all = false;
+    bool json = false, all = false, strict = false;
     const cli_option options[] = {
+        {"strict", NULL, CLI_FLAG, &strict, "fail also when a scale is unused or defaulted"},
         {"all", NULL, CLI_FLAG, &all, "a line for each tensor, not for each kind of layer"},
         {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
         {0},
@@ -135,8 +238,8 @@ int cli_inspect(int argc, char **argv)
                              "<checkpoint>",
                              1,
                              1,
-                             "Lists the tensors of a checkpoint and the scales of each weight. "
-                             "Fails when a weight's\nscales are missing or do not fit it.",
+                             "Lists the tensors of a checkpoint and the scales of each weight, and "
+                             "accounts for every\nscale. Fails when one is missing or wrong.",
                              options};
     char **paths = cli_parse(&usage, argc, argv);
     dg_checkpoint *checkpoint;
@@ -144,29 +247,32 @@ int cli_inspect(int argc, char **argv)
 
     cJSON *root = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(root, "tensors");
     line *lines = NULL;
-    int count = 0, code = CLI_OK;
+    int count = 0;
     dg_tensor tensor;
     for (int64_t i = 0; dg_checkpoint_tensor_at(checkpoint, i, &tensor) == DG_OK; i++) {
         dg_stored_weight w;
         char *scale = describe_scale(checkpoint, &tensor, &w);
-        if (scale == NULL) {
-            fprintf(stderr, "deepgemm: %s\n", dg_last_error());
+        if (scale == NULL)
             scale = cli_format("%s", "wrong");
-            code = CLI_FAILED;
-        }
         lines = realloc(lines, (size_t)(count + 1) * sizeof *lines);
         if (lines == NULL)
             cli_die("no memory for the list");
         cJSON_AddItemToArray(rows, describe_tensor(&tensor, &w));
         add_tensor(lines, &count, &tensor, scale, all);
     }
+    account scales = {.rows = cJSON_AddArrayToObject(root, "scales")};
+    cli_check(dg_checkpoint_scales(checkpoint, take_scale, &scales), "accounting for the scales");
+    int64_t bad = in_state(&scales, DG_SCALE_MISSING) + in_state(&scales, DG_SCALE_WRONG);
+    if (strict)
+        bad += in_state(&scales, DG_SCALE_UNUSED) + in_state(&scales, DG_SCALE_DEFAULTED);
     if (json) {
         cli_json_print(root);
     } else {
         print_lines(lines, count);
+        print_account(&scales);
         cJSON_Delete(root);
     }
     release(lines, count);
     dg_checkpoint_close(checkpoint);
-    return code;
+    return bad == 0 ? CLI_OK : CLI_FAILED;
 }

@@ -16,6 +16,7 @@ static const command commands[] = {
     {"calibrate", "collect statistics of a model's activations, for static scales", cli_calibrate},
     {"mix", "which layers should stay in 16 bits to meet a budget", cli_mix},
     {"quantize", "make an FP8 checkpoint of a 16-bit one", cli_quantize},
+    {"convert", "write an FP8 checkpoint in another layout", cli_convert},
     {"inspect", "the tensors of a checkpoint, and the scales of each weight", cli_inspect},
     {"compare", "where the accuracy of an FP8 checkpoint went, layer by layer", cli_compare},
     {"bench", "time products beside their floor, OpenBLAS and oneDNN", cli_bench},

@@ -148,8 +148,9 @@ static dg_status write_header(dgi_writer *writer, size_t count, const char *meta
     return status;
 }
 
-dg_status dgi_writer_open(const char *path, dg_tensor *const *tensors, size_t count,
-                          const char *metadata, bool *resumed, dgi_writer **writer)
+/* `resumed` NULL: the file must not exist. */
+static dg_status open_file(const char *path, dg_tensor *const *tensors, size_t count,
+                           const char *metadata, bool *resumed, dgi_writer **writer)
 {
     dgi_writer *made = calloc(1, sizeof *made);
     if (made == NULL)
@@ -168,6 +169,18 @@ dg_status dgi_writer_open(const char *path, dg_tensor *const *tensors, size_t co
     else
         release(made);
     return status;
+}
+
+dg_status dgi_writer_open(const char *path, dg_tensor *const *tensors, size_t count,
+                          const char *metadata, dgi_writer **writer)
+{
+    return open_file(path, tensors, count, metadata, NULL, writer);
+}
+
+dg_status dgi_writer_resume(const char *path, dg_tensor *const *tensors, size_t count,
+                            const char *metadata, bool *resumed, dgi_writer **writer)
+{
+    return open_file(path, tensors, count, metadata, resumed, writer);
 }
 
 dg_status dgi_writer_write(dgi_writer *writer, size_t index, size_t offset, const void *data,

@@ -11,16 +11,19 @@
 typedef struct dgi_writer dgi_writer;
 
 /*
- * Creates the file at `path`, and reserves all of its space, so that a disk that is too small is
- * found out now. The tensors' names, types, shapes and bytes count; they must outlive the writer.
- * Wide types come first in the file, so that each tensor is aligned for its type. `metadata` is the
- * JSON text of __metadata__, or NULL.
- *
- * Without `resumed` the file must not exist. With it, a file that an earlier run began for the same
- * tensors is taken up, and *resumed says whether there was one.
+ * Creates the file at `path`, which must not exist, and reserves all of its space, so that a disk
+ * that is too small is found out now. The tensors' names, types, shapes and bytes count; they must
+ * outlive the writer. Wide types come first in the file, so that each tensor is aligned for its
+ * type. `metadata` is the JSON text of __metadata__, or NULL.
  */
 dg_status dgi_writer_open(const char *path, dg_tensor *const *tensors, size_t count,
-                          const char *metadata, bool *resumed, dgi_writer **writer);
+                          const char *metadata, dgi_writer **writer);
+/*
+ * The same, but takes up a file that an earlier run began for the same tensors: *resumed says
+ * whether there was one. A file that is something else is overwritten.
+ */
+dg_status dgi_writer_resume(const char *path, dg_tensor *const *tensors, size_t count,
+                            const char *metadata, bool *resumed, dgi_writer **writer);
 /* Writes bytes at an offset inside tensor `index`. Threads may do so at the same time. */
 dg_status dgi_writer_write(dgi_writer *writer, size_t index, size_t offset, const void *data,
                            size_t bytes);

@@ -127,8 +127,8 @@ static dg_status open_shard(job *j, const dgi_shard *shard, size_t first, size_t
     char *path = dgi_path_join(j->output.temporary, shard->name);
     bool resumed;
     dg_status status = path == NULL ? dgi_no_memory(shard->name)
-                                    : dgi_writer_open(path, tensors, made, shard->parsed.metadata,
-                                                      &resumed, writer);
+                                    : dgi_writer_resume(path, tensors, made, shard->parsed.metadata,
+                                                        &resumed, writer);
     free(path);
     for (size_t i = first; i < last && status == DG_OK && !resumed; i++)
         j->journal.done[i] = false;

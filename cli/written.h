@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* What became of each tensor of a checkpoint: the report that `quantize` and `convert` share. */
+#ifndef CLI_WRITTEN_H
+#define CLI_WRITTEN_H
+
+#include "cli.h"
+
+/* A line of the report: one tensor, or several layers' tensors of one kind. */
+typedef struct written_line {
+    char *name, *shape, *stored_type;
+    char *kept_because; /* NULL: it was not copied */
+    dg_tensor_action action;
+    int64_t tensors;
+    double bytes_before, bytes_after;
+    double worst_error;
+    int64_t saturated, underflow, non_finite;
+} written_line;
+
+typedef struct written {
+    const char *input, *output, *format;
+    cli_progress progress;
+    written_line *lines; /* one for each tensor */
+    int count, room, resumed;
+    double started, seconds, bytes_resumed;
+} written;
+
+/* The layouts with these words before them, for --help; of malloc's. */
+char *written_help(const char *text, bool with_bf16);
+/* The layout of that name; an option that is none ends the process. */
+dg_checkpoint_format written_format(const char *option, const char *name, bool with_bf16);
+
+/*
+ * Runs dg_checkpoint_quantize() or dg_checkpoint_convert() with a progress bar, until Ctrl-C, and
+ * collects its report. Dies when it fails.
+ */
+typedef dg_status written_call(dg_context *, const char *, const char *,
+                               const dg_checkpoint_options *);
+void written_run(written *report, written_call *call, const char *doing, int64_t threads,
+                 dg_checkpoint_options *options);
+
+/* A line for each tensor, or for each kind of them; then the sum. */
+void written_print(const written *report, bool all);
+/* The same as an object, to which the caller may add. */
+cJSON *written_json(const written *report);
+/* Values that are not finite, on stderr. */
+void written_warn(const written *report);
+void written_free(written *report);
+
+#endif
