@@ -18,7 +18,7 @@
 /* Elements of a batch: enough to occupy all threads to its end, and a fraction of a second. */
 #define BATCH_ELEMENTS ((int64_t)64 << 20)
 /* Elements after which what is done is brought to the disk and noted. */
-#define SYNC_ELEMENTS  ((int64_t)512 << 20)
+#define SYNC_ELEMENTS  ((int64_t)256 << 20)
 
 typedef struct job {
     dg_context *context;
@@ -87,7 +87,7 @@ static dg_status write_batch(job *j, dgi_writer *writer, size_t first, size_t la
         elements += j->plan.items[end++].elements;
     const dgi_plan_item *items = &j->plan.items[first];
     const bool *skip = &j->journal.done[first];
-    dgi_result *results = calloc(end - first, sizeof *results);
+    dgi_result *results = calloc(end - first + 1, sizeof *results);
     if (results == NULL)
         return dgi_no_memory(items->source->name);
     dg_status status = dgi_stream_run(&j->stream, items, end - first, skip, writer, place, results);
@@ -96,6 +96,7 @@ static dg_status write_batch(job *j, dgi_writer *writer, size_t first, size_t la
             dgi_journal_add(&j->journal, i, &results[i - first]);
     free(results);
     DGI_TRY(status);
+    *next = end;
     j->unnoted += elements;
     for (size_t i = first; i < end && status == DG_OK; i++)
         status = report(j, i);
@@ -103,7 +104,6 @@ static dg_status write_batch(job *j, dgi_writer *writer, size_t first, size_t la
         dg_status noted = note(j, writer);
         return noted == DG_OK ? status : noted;
     }
-    *next = end;
     return status;
 }
 
@@ -125,7 +125,7 @@ static dg_status open_shard(job *j, const dgi_shard *shard, size_t first, size_t
                 tensors[made++] = all[k];
     }
     char *path = dgi_path_join(j->output.temporary, shard->name);
-    bool resumed;
+    bool resumed = false;
     dg_status status = path == NULL ? dgi_no_memory(shard->name)
                                     : dgi_writer_resume(path, tensors, made, shard->parsed.metadata,
                                                         &resumed, writer);

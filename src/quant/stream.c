@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,26 +159,18 @@ typedef dg_status chunk_pass(const batch *b, dgi_buffers *buffers, dgi_chunk *ch
 static dg_status for_all(const batch *b, chunk_pass *pass)
 {
     char message[1024] = "";
-    dg_status status = DG_OK;
+    atomic_int failed = DG_OK;
     int32_t threads = b->stream->threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (size_t i = 0; i < b->chunk_count; i++) {
-        dg_status so_far;
-#pragma omp atomic read
-        so_far = status;
-        if (so_far != DG_OK)
+        if (atomic_load(&failed) != DG_OK)
             continue;
-        dg_status one = pass(b, &b->stream->buffers[omp_get_thread_num()], &b->chunks[i]);
-        if (one != DG_OK) {
-#pragma omp critical(dgi_stream_failure)
-            if (status == DG_OK) {
-                snprintf(message, sizeof message, "%s", dg_last_error());
-#pragma omp atomic write
-                status = one;
-            }
-        }
+        dg_status status = pass(b, &b->stream->buffers[omp_get_thread_num()], &b->chunks[i]);
+        int none = DG_OK;
+        if (status != DG_OK && atomic_compare_exchange_strong(&failed, &none, (int)status))
+            snprintf(message, sizeof message, "%s", dg_last_error());
     }
-    return status == DG_OK ? DG_OK : dgi_fail(status, "%s", message);
+    return failed == DG_OK ? DG_OK : dgi_fail((dg_status)failed, "%s", message);
 }
 
 static bool is_copied(const dgi_plan_item *item)
