@@ -16,7 +16,7 @@ venv=$build/venv
     -Ccmake.define.DEEPGEMM_CUDA="${DEEPGEMM_CUDA:-OFF}" .
 
 echo "test  python, types"
-"$venv/bin/mypy" --strict --python-executable "$venv/bin/python" --cache-dir "$build/mypy" \
+"$venv/bin/mypy" --python-executable "$venv/bin/python" --cache-dir "$build/mypy" \
     python/deepgemm
 "$venv/bin/ruff" check --no-cache python tests/python
 "$venv/bin/ruff" format --no-cache --check python tests/python

@@ -143,6 +143,45 @@ def forward(
     )  # fmt: skip
 
 
+def linear(
+    x: Array,
+    b: Array | Weights,
+    scale_b: Array | None = None,
+    *,
+    granularity: tuple[Pair, Pair],
+    bias: Array | None = None,
+    out: Array | None = None,
+    out_dtype: Dtype = None,
+    dtype: Dtype = "float8_e4m3fn",
+    context: Context | None = None,
+) -> Any:
+    """x B^T + bias, with activations that are quantised as they come: `quantize`, then `gemm`.
+
+    Parameters
+    ----------
+    x : array [..., M, K]
+        float32, float16 or bfloat16.
+    b : array [N, K] or Weights
+        Codes of weights, or packed weights.
+    scale_b : array
+        The scales of `b`; None for packed weights, which hold theirs.
+    granularity : ((rows, columns), (rows, columns))
+        Of the activations' dynamic scales and of `scale_b`.
+    bias : array [N], optional
+    out, out_dtype : optional
+        As in `gemm`; the type of a new result is that of `x` unless given.
+    dtype : {"float8_e4m3fn", "float8_e5m2"}
+        Of the activations' codes.
+    context : Context, optional
+
+    Returns
+    -------
+    array [..., M, N]
+        On a GPU the work is enqueued on the current stream of x's library.
+    """
+    return _C.linear(x, b, scale_b, bias, out, out_dtype, granularity, dtype, context)
+
+
 def prepare(
     a: Array, b: Array | Weights, scale_a: Array, scale_b: Any = None, **options: Any
 ) -> None:

@@ -143,6 +143,7 @@ int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args);
 void dgp_gemm_end(dgp_gemm_call *call);
 
 PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_linear(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_dequantize(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -9,6 +9,7 @@
 
 static PyMethodDef functions[] = {
     FUNCTION("gemm", dgp_gemm),
+    FUNCTION("linear", dgp_linear),
     FUNCTION("grouped", dgp_grouped),
     FUNCTION("table", dgp_table_new),
     FUNCTION("quantize", dgp_quantize),

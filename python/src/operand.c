@@ -402,6 +402,14 @@ void dgp_operand_release(dgp_operand *operand)
 
 /* ---- as matrices and scales ---------------------------------------------------------- */
 
+static bool is_empty(const dgp_operand *o)
+{
+    for (int i = 0; i < o->rank; i++)
+        if (o->shape[i] == 0)
+            return true;
+    return false;
+}
+
 /*
  * Takes all dimensions but the last as one. False where no single stride reaches all their
  * elements.
@@ -455,6 +463,11 @@ int dgp_as_matrix(const dgp_operand *o, const char *name, dg_matrix *matrix)
                         (int)o->rank);
     const int64_t cols = o->shape[o->rank - 1], step = o->strides[o->rank - 1];
     int64_t rows, ld;
+    if (is_empty(o)) { /* whatever its strides are */
+        collapse(o, &rows, &ld);
+        *matrix = dg_matrix_of(o->data, library_dtype(o->dtype), rows, cols);
+        return 0;
+    }
     if (cols > 1 && step != 1)
         return dgp_fail(DG_INVALID_ARGUMENT,
                         "%s has a stride of %lld along its last dimension: that one must be "
