@@ -3,6 +3,7 @@
 #include "core/kernels.h"
 #include "cuda/context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,8 +140,10 @@ static dg_status cuda_memory_alloc(dg_context *context, size_t bytes, void **mem
     dgi_cuda *cuda = context->state;
     CUdeviceptr address = 0;
     DGI_TRY(dgi_cuda_enter(cuda));
-    dg_status status = dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&address, bytes),
-                                        "allocating device memory");
+    char what[64];
+    snprintf(what, sizeof what, "allocating %zu bytes of device memory", bytes);
+    dg_status status =
+        dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&address, bytes), what);
     *memory = (void *)(uintptr_t)address;
     return dgi_cuda_leave(cuda, status);
 }

@@ -12,7 +12,7 @@
 
 /* The kernels beside the GEMMs. */
 typedef enum dgi_small_kernel {
-#define DGI_SMALL_ID(name) DGI_SMALL_##name,
+#define DGI_SMALL_ID(kernel, file) DGI_SMALL_##kernel,
     DGI_SMALL_KERNELS(DGI_SMALL_ID)
 #undef DGI_SMALL_ID
         DGI_SMALL_COUNT
@@ -53,7 +53,10 @@ dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstrea
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
 
-/* Launches a small kernel with about one thread for each of `items`. */
+/* Launches a small kernel. */
+dg_status dgi_cuda_launch_blocks(dgi_cuda *cuda, dgi_small_kernel kernel, void *args,
+                                 int64_t blocks, int32_t threads, CUstream stream);
+/* The same with about one thread for each of `items`; what is left the kernel does in turns. */
 dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t items,
                                 CUstream stream);
 

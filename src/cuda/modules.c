@@ -21,15 +21,15 @@
 #define DGI_SM90(kernel, ...) EMBED(kernel)
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
-DGI_SMALL_KERNELS(EMBED)
+DGI_SMALL_FILES(EMBED)
 
 static const unsigned char *const gemm_cubins[] = {
 #define DGI_SM90(kernel, ...) dgi_cubin_##kernel,
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
 };
-#define CUBIN(kernel) dgi_cubin_##kernel,
-#define NAME(kernel)  #kernel,
+#define CUBIN(kernel, file) dgi_cubin_##file,
+#define NAME(kernel, file)  #kernel,
 static const unsigned char *const small_cubins[] = {DGI_SMALL_KERNELS(CUBIN)};
 static const char *const small_names[] = {DGI_SMALL_KERNELS(NAME)};
 
@@ -90,18 +90,16 @@ dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstrea
                 function);
 }
 
-dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t items,
-                                CUstream stream)
+dg_status dgi_cuda_launch_blocks(dgi_cuda *cuda, dgi_small_kernel kernel, void *args,
+                                 int64_t blocks, int32_t threads, CUstream stream)
 {
-    const int64_t most = (int64_t)cuda->units * 16; /* blocks; a kernel loops over what is left */
-    const int64_t blocks = (items + DGI_SMALL_THREADS - 1) / DGI_SMALL_THREADS;
     CUfunction function;
     DGI_TRY(dgi_cuda_small_kernel(cuda, kernel, stream, &function));
     CUlaunchConfig config = {
-        .gridDimX = (unsigned)(blocks < most ? blocks : most),
+        .gridDimX = (unsigned)blocks,
         .gridDimY = 1,
         .gridDimZ = 1,
-        .blockDimX = DGI_SMALL_THREADS,
+        .blockDimX = (unsigned)threads,
         .blockDimY = 1,
         .blockDimZ = 1,
         .hStream = stream,
@@ -110,6 +108,15 @@ dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *a
     return dgi_driver_check(&cuda->driver,
                             cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
                             small_names[kernel]);
+}
+
+dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t items,
+                                CUstream stream)
+{
+    const int64_t most = (int64_t)cuda->units * 16; /* blocks; a kernel loops over what is left */
+    const int64_t blocks = (items + DGI_SMALL_THREADS - 1) / DGI_SMALL_THREADS;
+    return dgi_cuda_launch_blocks(cuda, kernel, args, blocks < most ? blocks : most,
+                                  DGI_SMALL_THREADS, stream);
 }
 
 void dgi_cuda_unload(dgi_cuda *cuda)

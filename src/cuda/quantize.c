@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Quantise and dequantise on the GPU, host side. */
+/*
+ * Quantise and dequantise on the GPU, host side: which of the kernels in device/quantize.cu and
+ * device/dequantize.cu does the work, and how it is cut.
+ */
 #include "cuda/context.h"
 
 #include "core/formats.h"
@@ -16,19 +19,127 @@ static dg_status check_size(const dg_matrix *matrix)
     return DG_OK;
 }
 
+/* ---- pieces -------------------------------------------------------------------------- */
+
 static int64_t block_size(int32_t block, int64_t size)
 {
     return block == 0 || block > size ? size : block;
 }
 
+static int64_t ceil_div(int64_t size, int64_t step)
+{
+    return (size + step - 1) / step;
+}
+
+/* Whether each row begins at a multiple of 16 bytes. */
+static bool rows_are_aligned(const dg_matrix *matrix)
+{
+    const size_t pitch = (size_t)matrix->ld * dg_dtype_bytes(matrix->dtype);
+    return (uintptr_t)matrix->data % 16 == 0 && (matrix->rows <= 1 || pitch % 16 == 0);
+}
+
+/* Whether no scale changes inside one of the pieces of so many columns, and pieces can be counted.
+ */
+static bool falls_into_pieces(const dg_matrix *input, const dg_matrix *output,
+                              const dg_scale *scale, int32_t piece)
+{
+    const bool one_block = scale->cols <= 1;
+    return rows_are_aligned(input) && rows_are_aligned(output) &&
+           (one_block || (scale->block_cols % piece == 0 && scale->col_phase % piece == 0)) &&
+           input->rows * ceil_div(input->cols, piece) < INT32_MAX;
+}
+
+/* ---- quantise ------------------------------------------------------------------------ */
+
+static dgi_small_kernel encode_kernel(const dgi_quantize_args *args)
+{
+    return args->input_dtype == DG_F32 ? DGI_SMALL_quantize_encode_32
+                                       : DGI_SMALL_quantize_encode_16;
+}
+
+/* One thread for each piece of the matrix. */
+static dg_status launch_pieces(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t rows,
+                               int64_t cols, int32_t piece, CUstream stream)
+{
+    return dgi_cuda_launch_blocks(cuda, kernel, args,
+                                  ceil_div(rows * ceil_div(cols, piece), DGI_SMALL_THREADS),
+                                  DGI_SMALL_THREADS, stream);
+}
+
+enum { MOST_HELD = 4 * DGI_QUANTIZE_THREADS }; /* pieces of a block that registers hold */
+
+/*
+ * Such blocks are read once. A thread holds as few pieces as the largest group allows, but up to
+ * four when that keeps the group inside a warp.
+ */
+static dg_status quantize_blocks(dgi_cuda *cuda, dgi_quantize_args *args, int64_t pieces,
+                                 CUstream stream)
+{
+#define WAY(pieces, held, group)                                                                   \
+    {                                                                                              \
+        pieces, held, group, DGI_SMALL_quantize_block_16_##held,                                   \
+            DGI_SMALL_quantize_block_32_##held                                                     \
+    }
+    static const struct {
+        int32_t pieces, held, group;
+        dgi_small_kernel narrow, wide;
+    } ways[] = {WAY(32, 1, 32),   WAY(64, 2, 32),    WAY(128, 4, 32),       WAY(256, 1, 256),
+                WAY(512, 2, 256), WAY(1024, 4, 256), WAY(MOST_HELD, 4, 512)};
+#undef WAY
+    int way = 0;
+    while (ways[way].pieces < pieces)
+        way++;
+    args->group = ways[way].group;
+    while (args->group > 1 && args->group / 2 * ways[way].held >= pieces)
+        args->group /= 2;
+    const int32_t threads = args->group > DGI_SMALL_THREADS ? args->group : DGI_SMALL_THREADS;
+    return dgi_cuda_launch_blocks(
+        cuda, args->input_dtype == DG_F32 ? ways[way].wide : ways[way].narrow, args,
+        ceil_div(args->scale_rows * args->scale_cols, threads / args->group), threads, stream);
+}
+
+/* Larger blocks: the largest magnitudes, in memory from the driver's pool, and then the codes. */
+static dg_status quantize_large(dgi_cuda *cuda, dgi_quantize_args *args, int64_t pieces,
+                                CUstream stream)
+{
+    const dgi_driver *driver = &cuda->driver;
+    const int64_t blocks = args->scale_rows * args->scale_cols;
+    const size_t bytes = (size_t)blocks * sizeof *args->amax;
+    CUdeviceptr amax;
+    args->parts = (uint32_t)ceil_div(pieces, DGI_QUANTIZE_PART);
+    DGI_TRY(dgi_driver_check(driver, driver->cuMemAllocAsync(&amax, bytes, stream),
+                             "allocating scratch memory"));
+    args->amax = (uint32_t *)(uintptr_t)amax;
+    dg_status status = dgi_driver_check(driver, driver->cuMemsetD8Async(amax, 0, bytes, stream),
+                                        "clearing scratch memory");
+    if (status == DG_OK)
+        status = dgi_cuda_launch_blocks(cuda,
+                                        args->input_dtype == DG_F32 ? DGI_SMALL_quantize_amax_32
+                                                                    : DGI_SMALL_quantize_amax_16,
+                                        args, blocks * args->parts, DGI_SMALL_THREADS, stream);
+    if (status == DG_OK)
+        status = launch_pieces(cuda, encode_kernel(args), args, args->rows, args->cols,
+                               DGI_QUANTIZE_PIECE, stream);
+    CUresult result = driver->cuMemFreeAsync(amax, stream);
+    return status != DG_OK ? status : dgi_driver_check(driver, result, "releasing scratch memory");
+}
+
+/* What does not fall into pieces. */
+static dg_status quantize_any(dgi_cuda *cuda, dgi_quantize_args *args, int64_t width,
+                              int64_t height, CUstream stream)
+{
+    args->group = width * height <= 4096 ? 32 : DGI_SMALL_THREADS;
+    args->lanes_x = 1;
+    while (args->lanes_x < args->group && args->lanes_x < width)
+        args->lanes_x *= 2;
+    return dgi_cuda_launch_small(cuda, DGI_SMALL_quantize, args,
+                                 args->scale_rows * args->scale_cols * args->group, stream);
+}
+
 static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream stream)
 {
     const int64_t width = block_size(q->scale.block_cols, q->input.cols);
-    const int64_t elements = width * block_size(q->scale.block_rows, q->input.rows);
-    const int32_t group = elements <= 4096 ? 32 : DGI_SMALL_THREADS;
-    int32_t lanes_x = 1;
-    while (lanes_x < group && lanes_x < width)
-        lanes_x *= 2;
+    const int64_t height = block_size(q->scale.block_rows, q->input.rows);
     dgi_quantize_args args = {
         .input = q->input.data,
         .output = q->output.data,
@@ -47,16 +158,21 @@ static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream str
         .amax_floor = q->amax_floor,
         .largest = dgi_fp8_max(q->output.dtype),
         .counts = (dgi_device_counts *)q->counts,
-        .group = group,
-        .lanes_x = lanes_x,
+        .pieces_x = (uint32_t)ceil_div(width, DGI_QUANTIZE_PIECE),
     };
     if (q->counts != NULL)
         DGI_TRY(dgi_driver_check(&cuda->driver,
                                  cuda->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)q->counts, 0,
                                                               sizeof *q->counts, stream),
                                  "clearing the counts"));
-    return dgi_cuda_launch_small(cuda, DGI_SMALL_quantize, &args,
-                                 args.scale_rows * args.scale_cols * group, stream);
+    if (!falls_into_pieces(&q->input, &q->output, &q->scale, DGI_QUANTIZE_PIECE))
+        return quantize_any(cuda, &args, width, height, stream);
+    if (!args.dynamic)
+        return launch_pieces(cuda, encode_kernel(&args), &args, args.rows, args.cols,
+                             DGI_QUANTIZE_PIECE, stream);
+    const int64_t pieces = height * args.pieces_x;
+    return pieces <= MOST_HELD ? quantize_blocks(cuda, &args, pieces, stream)
+                               : quantize_large(cuda, &args, pieces, stream);
 }
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream)
@@ -66,6 +182,8 @@ dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, vo
     DGI_TRY(dgi_cuda_enter(cuda));
     return dgi_cuda_leave(cuda, run_quantize(cuda, quantize, stream));
 }
+
+/* ---- dequantise ---------------------------------------------------------------------- */
 
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void *stream)
 {
@@ -84,6 +202,10 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void 
     DGI_TRY(check_size(&q->input));
     DGI_TRY(dgi_cuda_check_scale(&q->scale, "scale"));
     DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args,
-                                                      args.rows * args.cols, stream));
+    dg_status status = falls_into_pieces(&q->input, &q->output, &q->scale, DGI_DEQUANTIZE_PIECE)
+                           ? launch_pieces(cuda, DGI_SMALL_dequantize_pieces, &args, args.rows,
+                                           args.cols, DGI_DEQUANTIZE_PIECE, stream)
+                           : dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args,
+                                                   args.rows * args.cols, stream);
+    return dgi_cuda_leave(cuda, status);
 }

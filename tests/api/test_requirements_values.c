@@ -114,7 +114,9 @@ static void g16_accumulation_over_long_k(void **state)
         shares s = error_shares(&c->gemm);
         print_message("K = %lld: errors up to %.2g of the sum of magnitudes, %.2g in D[0,0]\n",
                       (long long)depths[i], s.others, s.hard);
-        assert_true(s.hard < 1e-3 && s.others < 1e-3);
+        /* Tensor cores cut each product to 13 bits behind the largest: docs/numerics.md. */
+        const double limit = test_device() == DG_CPU ? 1e-3 : 2e-3;
+        assert_true(s.hard < limit && s.others < limit);
         if (i == 0)
             first = fmax(s.others, 4.0 * FLT_EPSILON); /* less is the noise of FP32 */
         assert_true(s.others <= 2.0 * first);

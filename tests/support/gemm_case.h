@@ -57,7 +57,12 @@ void gemm_case_free(gemm_case *c);
 
 /* Runs the case on D as it was before the first call. */
 dg_status gemm_case_run(gemm_case *c, dg_context *context);
-/* The same with weights that are packed first. */
+/*
+ * The same for a case of any granularity, which a GPU may refuse: false when it did so, with a
+ * reason and without having written anything. Everything else must succeed.
+ */
+bool gemm_case_run_or_refuse(gemm_case *c, dg_context *context);
+/* The same as gemm_case_run() with weights that are packed first. */
 dg_status gemm_case_run_packed(gemm_case *c, dg_context *context);
 
 /* The result is right, and nothing but D's elements was written. */

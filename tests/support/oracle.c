@@ -24,6 +24,16 @@ void oracle_dequantize(const dg_matrix *matrix, const dg_scale *scale, double *v
         }
 }
 
+double oracle_finish(const dg_gemm *g, int64_t row, int64_t col, double sum)
+{
+    sum *= g->alpha;
+    if (g->beta != 0.0f)
+        sum += (double)g->beta * dgi_load_f32(g->c.data, g->c.dtype, row * g->c.ld + col);
+    if (g->bias.dtype != DG_NONE)
+        sum += dgi_load_f32(g->bias.data, g->bias.dtype, col);
+    return g->scale_d.dtype == DG_NONE ? sum : sum / oracle_scale(&g->scale_d, row, col);
+}
+
 void oracle_gemm(const dg_gemm *g, double *reference, double *magnitude)
 {
     int64_t m = g->d.rows, n = g->d.cols, k = g->a.cols;
@@ -41,20 +51,14 @@ void oracle_gemm(const dg_gemm *g, double *reference, double *magnitude)
                 sum += product;
                 absolute += fabs(product);
             }
-            sum *= g->alpha;
+            reference[i * n + j] = oracle_finish(g, i, j, sum);
             absolute *= fabs(g->alpha);
-            if (g->beta != 0.0f) {
-                double c = (double)g->beta * dgi_load_f32(g->c.data, g->c.dtype, i * g->c.ld + j);
-                sum += c;
-                absolute += fabs(c);
-            }
-            if (g->bias.dtype != DG_NONE) {
-                double bias = dgi_load_f32(g->bias.data, g->bias.dtype, j);
-                sum += bias;
-                absolute += fabs(bias);
-            }
+            if (g->beta != 0.0f)
+                absolute +=
+                    fabs((double)g->beta * dgi_load_f32(g->c.data, g->c.dtype, i * g->c.ld + j));
+            if (g->bias.dtype != DG_NONE)
+                absolute += fabs(dgi_load_f32(g->bias.data, g->bias.dtype, j));
             double scale_d = g->scale_d.dtype == DG_NONE ? 1.0 : oracle_scale(&g->scale_d, i, j);
-            reference[i * n + j] = sum / scale_d;
             magnitude[i * n + j] = absolute / fabs(scale_d);
         }
     free(a);

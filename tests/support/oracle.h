@@ -22,6 +22,9 @@ void oracle_dequantize(const dg_matrix *matrix, const dg_scale *scale, double *v
  */
 void oracle_gemm(const dg_gemm *gemm, double *reference, double *magnitude);
 
+/* What becomes of element (row, col)'s sum of scaled products: alpha, beta C, bias, D's scale. */
+double oracle_finish(const dg_gemm *gemm, int64_t row, int64_t col, double sum);
+
 /* Half the distance between neighbouring numbers of that type at `value`. */
 double oracle_half_ulp(dg_dtype dtype, double value);
 

@@ -30,7 +30,11 @@ dg_device test_device(void)
 
 dg_context *test_context(const dg_context_options *options)
 {
+    /* The first context on a GPU sets the device up, the last one takes it down; both take long. */
+    static dg_context *keeper;
     dg_context *context = NULL;
+    if (device != DG_CPU && keeper == NULL)
+        assert_ok(dg_create(&keeper, device, NULL));
     assert_ok(dg_create(&context, device, options));
     return context;
 }

@@ -1,15 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the host hands to the small kernels, those beside the GEMM; both sides compile this. Each is
- * a file of that name with one kernel of that name.
+ * What the host hands to the small kernels, those beside the GEMM; both sides compile this.
  */
 #ifndef DGI_SMALL_ARGS_H
 #define DGI_SMALL_ARGS_H
 
 #include "device_types.h"
 
-#define DGI_SMALL_KERNELS(X) X(realign) X(quantize) X(dequantize)
-#define DGI_SMALL_THREADS    256
+/* Files of small kernels, FILE.cu each, and the kernels in them: X(kernel, file). */
+#define DGI_SMALL_FILES(X) X(realign) X(quantize) X(dequantize)
+#define DGI_SMALL_KERNELS(X)                                                                       \
+    X(realign, realign)                                                                            \
+    X(quantize, quantize)                                                                          \
+    X(quantize_block_16_1, quantize)                                                               \
+    X(quantize_block_16_2, quantize)                                                               \
+    X(quantize_block_16_4, quantize)                                                               \
+    X(quantize_block_32_1, quantize)                                                               \
+    X(quantize_block_32_2, quantize)                                                               \
+    X(quantize_block_32_4, quantize)                                                               \
+    X(quantize_amax_16, quantize)                                                                  \
+    X(quantize_amax_32, quantize)                                                                  \
+    X(quantize_encode_16, quantize)                                                                \
+    X(quantize_encode_32, quantize)                                                                \
+    X(dequantize, dequantize)                                                                      \
+    X(dequantize_pieces, dequantize)
+#define DGI_SMALL_THREADS 256
 
 typedef struct dgi_realign_args {
     const uint8_t *source;
@@ -25,6 +40,11 @@ typedef struct dgi_device_counts {
     unsigned long long saturated, underflow, non_finite;
 } dgi_device_counts;
 
+#define DGI_QUANTIZE_PIECE   16   /* elements that a thread loads and stores at a time          */
+#define DGI_DEQUANTIZE_PIECE 8
+#define DGI_QUANTIZE_THREADS 512  /* of a CTA of quantize_block_*, at most                      */
+#define DGI_QUANTIZE_PART    1024 /* pieces of which a CTA of quantize_amax finds the largest   */
+
 typedef struct dgi_quantize_args {
     const void *input;
     uint8_t *output;
@@ -35,7 +55,11 @@ typedef struct dgi_quantize_args {
     int32_t dynamic, saturate, rounding;
     float amax_floor, largest; /* `largest` finite code of the output type */
     dgi_device_counts *counts;
-    int32_t group, lanes_x; /* threads of a scale's block, and how many of them side by side */
+    int32_t group;     /* threads of a scale's block                                           */
+    int32_t lanes_x;   /* `quantize`: how many of them side by side                            */
+    uint32_t pieces_x; /* pieces side by side in a block                                       */
+    uint32_t parts;    /* quantize_amax: parts of a block                                      */
+    uint32_t *amax;    /* quantize_amax, quantize_encode: one for each scale, as FP32 bits     */
 } dgi_quantize_args;
 
 typedef struct dgi_dequantize_args {
