@@ -15,6 +15,7 @@ typedef struct bench_recipe {
     const char *name;
     int32_t a_rows, a_cols, b_rows, b_cols;
     dg_dtype scale;
+    dg_accumulation accumulation;
 } bench_recipe;
 
 typedef struct bench_case {
@@ -74,6 +75,29 @@ bench_time bench_measure_once(void (*call)(void *state, int64_t index), void *st
  * where the system does not say. Differences over less than a tenth of a second are coarse.
  */
 double bench_seconds_of_others(void);
+
+/* ---- checking (check.c) ---------------------------------------------------------------- */
+
+/* Sampled rows of A and of B, as doubles; D is checked where they cross. */
+enum { bench_sample_count = 8 };
+typedef struct bench_samples {
+    int64_t rows[bench_sample_count], cols[bench_sample_count], k;
+    double *a, *b; /* [bench_sample_count, k] */
+} bench_samples;
+
+bench_samples bench_samples_new(const bench_case *item);
+void bench_samples_free(bench_samples *s);
+/* Sampled rows given as values, or as codes with the scales of the whole matrix: their exact
+ * products. `rows` says where in the matrix they lie. */
+void bench_sample_values(double *out, const float *const rows[], int64_t k);
+void bench_sample_codes(double *out, const void *const codes[], dg_dtype type,
+                        const dg_scale *scale, const int64_t *rows, int64_t k);
+/*
+ * Exits unless the sampled rows d[] are right: each element within `tolerance` of the accumulated
+ * magnitude and half a unit of its own type.
+ */
+void bench_check_result(const char *who, const bench_samples *s, const void *const d[],
+                        dg_dtype type, double tolerance);
 
 /* ---- limits of the machine (limits.c) ------------------------------------------------ */
 

@@ -7,9 +7,13 @@
 #include <string.h>
 
 static const bench_recipe recipes[] = {
-    {"tensor", 0, 0, 0, 0, DG_F32},         {"token_channel", 1, 0, 1, 0, DG_F32},
-    {"block128", 1, 128, 128, 128, DG_F32}, {"block1x128", 1, 128, 1, 128, DG_F32},
-    {"block32", 32, 32, 32, 32, DG_F32},    {"mx", 1, 32, 1, 32, DG_UE8M0},
+    {"tensor", 0, 0, 0, 0, DG_F32, DG_ACCUMULATE_PRECISE},
+    {"tensor_fast", 0, 0, 0, 0, DG_F32, DG_ACCUMULATE_FAST},
+    {"token_channel", 1, 0, 1, 0, DG_F32, DG_ACCUMULATE_PRECISE},
+    {"block128", 1, 128, 128, 128, DG_F32, DG_ACCUMULATE_PRECISE},
+    {"block1x128", 1, 128, 1, 128, DG_F32, DG_ACCUMULATE_PRECISE},
+    {"block32", 32, 32, 32, 32, DG_F32, DG_ACCUMULATE_PRECISE},
+    {"mx", 1, 32, 1, 32, DG_UE8M0, DG_ACCUMULATE_PRECISE},
 };
 
 static const bench_recipe *find_recipe(const char *name, const char *where)
@@ -17,8 +21,8 @@ static const bench_recipe *find_recipe(const char *name, const char *where)
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         if (strcmp(recipes[i].name, name) == 0)
             return &recipes[i];
-    cli_misuse("%s: there is no recipe '%s'; there are tensor, token_channel, block128, "
-               "block1x128, block32 and mx",
+    cli_misuse("%s: there is no recipe '%s'; there are tensor, tensor_fast, "
+               "token_channel, block128, block1x128, block32 and mx",
                where, name);
 }
 

@@ -20,87 +20,6 @@ const bench_peer *const bench_peers[bench_peer_count] = {
     &bench_onednn_bf16,
 };
 
-/* ---- checking ------------------------------------------------------------------------ */
-
-/* Sampled rows of A and of B, as doubles; D is checked where they cross. */
-enum { sample_count = 8 };
-typedef struct samples {
-    int64_t rows[sample_count], cols[sample_count], k;
-    double *a, *b; /* [sample_count, k] */
-} samples;
-
-static samples samples_new(const bench_case *item)
-{
-    samples s = {.k = item->k};
-    for (int i = 0; i < sample_count; i++) { /* first, last, and evenly between */
-        s.rows[i] = i * (item->m - 1) / (sample_count - 1);
-        s.cols[i] = i * (item->n - 1) / (sample_count - 1);
-    }
-    s.a = cli_alloc((size_t)(sample_count * item->k) * sizeof(double));
-    s.b = cli_alloc((size_t)(sample_count * item->k) * sizeof(double));
-    return s;
-}
-
-static void samples_free(samples *s)
-{
-    free(s->a);
-    free(s->b);
-}
-
-static void sample_values(double *out, const float *values, const int64_t *rows, int64_t k)
-{
-    for (int i = 0; i < sample_count; i++)
-        for (int64_t c = 0; c < k; c++)
-            out[i * k + c] = values[rows[i] * k + c];
-}
-
-/* The exact products of scales and codes. */
-static void sample_codes(double *out, const dg_matrix *codes, const dg_scale *scale,
-                         const int64_t *rows)
-{
-    int64_t k = codes->cols;
-    float *row = cli_alloc((size_t)k * sizeof *row);
-    for (int i = 0; i < sample_count; i++) {
-        cli_check(dg_convert((const char *)codes->data + rows[i] * codes->ld, codes->dtype, row,
-                             DG_F32, k, DG_SATURATE),
-                  "decoding");
-        int64_t scale_row = scale->block_rows == 0 ? 0 : rows[i] / scale->block_rows;
-        for (int64_t c = 0; c < k; c++) {
-            int64_t scale_col = scale->block_cols == 0 ? 0 : c / scale->block_cols;
-            int64_t at = scale_row * scale->row_stride + scale_col * scale->col_stride;
-            float factor;
-            cli_check(
-                dg_convert((const char *)scale->data + (size_t)at * dg_dtype_bytes(scale->dtype),
-                           scale->dtype, &factor, DG_F32, 1, DG_SATURATE),
-                "decoding a scale");
-            out[i * k + c] = (double)factor * row[c];
-        }
-    }
-    free(row);
-}
-
-/* A right result lies within 1e-3 of the accumulated magnitude and half a unit of its own type. */
-static void check_result(const char *who, const samples *s, const void *d, dg_dtype type, int64_t n)
-{
-    const double half_unit = type == DG_F32 ? 0x1p-24 : type == DG_F16 ? 0x1p-11 : 0x1p-8;
-    for (int i = 0; i < sample_count; i++)
-        for (int j = 0; j < sample_count; j++) {
-            double sum = 0, magnitude = 0;
-            for (int64_t c = 0; c < s->k; c++) {
-                double product = s->a[i * s->k + c] * s->b[j * s->k + c];
-                sum += product;
-                magnitude += fabs(product);
-            }
-            float value;
-            const char *at =
-                (const char *)d + (size_t)(s->rows[i] * n + s->cols[j]) * dg_dtype_bytes(type);
-            cli_check(dg_convert(at, type, &value, DG_F32, 1, DG_SATURATE), "reading a result");
-            if (!(fabs(value - sum) <= 1e-3 * magnitude + half_unit * fabs(sum)))
-                cli_die("%s is wrong: D[%lld, %lld] is %g, not %g", who, (long long)s->rows[i],
-                        (long long)s->cols[j], value, sum);
-        }
-}
-
 /* ---- deepgemm ------------------------------------------------------------------------ */
 
 /* A quantised operand with its scales in memory of its own. */
@@ -132,6 +51,33 @@ static void operand_free(operand *o)
 {
     bench_pages_free(o->codes.data, o->codes_bytes);
     bench_pages_free(o->scale.data, o->scale_bytes);
+}
+
+/* ---- checking: whole matrices in host memory ------------------------------------------ */
+
+static void sample_values(double *out, const float *values, const int64_t *rows, int64_t k)
+{
+    const float *picked[bench_sample_count];
+    for (int i = 0; i < bench_sample_count; i++)
+        picked[i] = values + rows[i] * k;
+    bench_sample_values(out, picked, k);
+}
+
+static void sample_codes(double *out, const operand *o, const int64_t *rows)
+{
+    const void *picked[bench_sample_count];
+    for (int i = 0; i < bench_sample_count; i++)
+        picked[i] = (const char *)o->codes.data + rows[i] * o->codes.ld;
+    bench_sample_codes(out, picked, o->codes.dtype, &o->scale, rows, o->codes.cols);
+}
+
+static void check_result(const char *who, const bench_samples *s, const void *d, dg_dtype type,
+                         int64_t n)
+{
+    const void *picked[bench_sample_count];
+    for (int i = 0; i < bench_sample_count; i++)
+        picked[i] = (const char *)d + (size_t)(s->rows[i] * n) * dg_dtype_bytes(type);
+    bench_check_result(who, s, picked, type, 1e-3);
 }
 
 /* deepgemm's product with weights that rotate over copies, each at its own address. */
@@ -213,7 +159,7 @@ static void find_kernel(rotation *r, char name[], size_t capacity)
 }
 
 static void run_deepgemm(const bench_setup *setup, const float *a, const float *b,
-                         const samples *places, void *d, bench_result *result)
+                         const bench_samples *places, void *d, bench_result *result)
 {
     const bench_case *item = &result->item;
     const bench_recipe *recipe = item->recipe;
@@ -227,12 +173,13 @@ static void run_deepgemm(const bench_setup *setup, const float *a, const float *
     gemm.d = dg_matrix_of(d, item->d, item->m, item->n);
     gemm.scale_a = qa.scale;
     gemm.scale_b = qb.scale;
+    gemm.accumulation = recipe->accumulation;
     rotation r = rotation_new(setup, &gemm, &qb);
 
     rotation_run(&r, 0);
     find_kernel(&r, result->kernel, sizeof result->kernel);
-    sample_codes(places->a, &qa.codes, &qa.scale, places->rows);
-    sample_codes(places->b, &qb.codes, &qb.scale, places->cols);
+    sample_codes(places->a, &qa, places->rows);
+    sample_codes(places->b, &qb, places->cols);
     check_result("deepgemm", places, d, item->d, item->n);
 
     /* The bandwidth of a shared machine changes: where it sets the floor, measure it again here. */
@@ -250,7 +197,7 @@ static void run_deepgemm(const bench_setup *setup, const float *a, const float *
 /* ---- the peers ----------------------------------------------------------------------- */
 
 static bench_time run_peer(const bench_setup *setup, const bench_peer *peer, const bench_case *item,
-                           const float *a, const float *b, samples *places, void *d)
+                           const float *a, const float *b, bench_samples *places, void *d)
 {
     size_t b_bytes = (size_t)(item->n * item->k) * dg_dtype_bytes(peer->d);
     bench_product product = {
@@ -282,7 +229,7 @@ bench_result bench_gemm(const bench_setup *setup, const bench_case *item)
     uint64_t seed = (uint64_t)time(NULL) << 32;
     bench_fill_values(a, item->m * item->k, setup->fill, seed);
     bench_fill_values(b, item->n * item->k, setup->fill, ~seed);
-    samples places = samples_new(item);
+    bench_samples places = bench_samples_new(item);
 
     run_deepgemm(setup, a, b, &places, d, &result);
     result.floor = fmax(result.flops / setup->peak, result.bytes / result.bandwidth);
@@ -290,7 +237,7 @@ bench_result bench_gemm(const bench_setup *setup, const bench_case *item)
         if (setup->peer_missing[p] == NULL)
             result.peer[p] = run_peer(setup, bench_peers[p], item, a, b, &places, d);
 
-    samples_free(&places);
+    bench_samples_free(&places);
     bench_pages_free(a, a_bytes);
     bench_pages_free(b, b_bytes);
     bench_pages_free(d, d_bytes);

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Prints the JSON of `deepgemm bench --json` as Markdown.
 
+bench/table.py --means FILE.json ...   A line for each recipe of a GPU's results: geometric means.
 bench/table.py FILE.json ...   Files whose names differ only in "-1", "-2" and so on are rounds of
 one run: of each case the table shows the round whose share of the floor is the middle one.
 """
 import json
+import math
 import re
 import sys
 
@@ -46,12 +48,59 @@ def facts(result, rows, peers):
         yield "* other processes kept a tenth of a processor or more busy meanwhile."
 
 
+def gpu_table(rows):
+    """A line for each shape, the recipes side by side: our time, and the peer's over ours."""
+    shapes = list(dict.fromkeys((row["m"], row["n"], row["k"]) for row in rows))
+    recipes = list(dict.fromkeys(row["recipe"] for row in rows))
+    found = {(row["m"], row["n"], row["k"], row["recipe"]): row for row in rows}
+    yield "| M x N x K | " + " | ".join(recipes) + " | cuBLAS BF16 |"
+    yield "|---" + "|---:" * (len(recipes) + 1) + "|"
+    for shape in shapes:
+        cells, bf16 = [], None
+        for recipe in recipes:
+            row = found.get((*shape, recipe))
+            peer = row and row["peer_us"].get("cublaslt_fp8")
+            bf16 = (row and row["peer_us"].get("cublas_bf16")) or bf16
+            cells.append("–" if row is None else number(row["us"]) +
+                         (f" ({peer / row['us']:.2f})" if peer else ""))
+        cells.append("–" if bf16 is None else number(bf16))
+        yield "| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |"
+
+
+def geometric_mean(values):
+    values = list(values)
+    return f"{math.exp(sum(map(math.log, values)) / len(values)):.3f}" if values else "–"
+
+
+def means(result):
+    rows = result["rows"]
+    yield (f"{result['chip']}, {result['regime']}, SM clock {result['sm_mhz']:.0f} MHz, "
+           f"{result['peers']['cublaslt_fp8']}, commit {result['commit']}, {result['date'][:10]}")
+    yield ""
+    yield "| recipe | cases | of floor | cuBLASLt FP8 / ours | cuBLAS BF16 / ours | host µs |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        mine = [row for row in rows if row["recipe"] == recipe]
+        cells = [str(len(mine)), geometric_mean(row["floor_share"] for row in mine)]
+        for peer in ("cublaslt_fp8", "cublas_bf16"):
+            cells.append(geometric_mean(row["peer_us"][peer] / row["us"] for row in mine
+                                        if peer in row["peer_us"]))
+        cells.append(geometric_mean(row["host_us"] for row in mine))
+        yield f"| {recipe} | " + " | ".join(cells) + " |"
+
+
 runs = {}
-for path in sys.argv[1:]:
+paths = [path for path in sys.argv[1:] if path != "--means"]
+for path in paths:
     with open(path, encoding="utf-8") as file:
         name = re.sub(r"(-\d+)?\.json$", "", path.rsplit("/", 1)[-1])
         runs.setdefault(name, []).append(json.load(file))
 for name, rounds in runs.items():
+    if "regime" in rounds[0]:
+        if "--means" not in sys.argv:
+            print("\n".join(gpu_table(rounds[0]["rows"])) + "\n")
+        print("\n".join(means(rounds[0])))
+        continue
     chosen = list(middle_rows(rounds))
     ran = [p for p in rounds[0]["peers"] if any(p in row["peer_us"] for row in chosen)]
     print(f"### {name}\n")

@@ -2,6 +2,9 @@
 /* deepgemm bench: times products of given shapes beside their floor and their peers. */
 #include "bench.h"
 #include "peers/peer.h"
+#ifdef BENCH_GPU
+#include "gpu/bench_gpu.h"
+#endif
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +24,10 @@ static const int64_t sweep_sizes[] = {1,  2,  3,  4,   5,   6,   8,   12,  16,  
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 typedef struct request {
-    const char *file, *recipe, *commit, *plot;
+    const char *file, *recipe, *commit, *plot, *device;
     int64_t m, n, k, threads;
     int weights, fill;
-    bool quantize, sweep, warm, no_peers, json;
+    bool quantize, sweep, warm, sustained, no_peers, json;
     dg_context_options options;
 } request;
 
@@ -141,26 +144,55 @@ static int run(const request *r, double seconds)
     return CLI_OK;
 }
 
+/* On CUDA device `ordinal`. Given only a recipe, or nothing, the usual shapes. */
+static int run_gpu(const request *r, int ordinal, double seconds)
+{
+#ifdef BENCH_GPU
+    gpu_request gpu = {.device = ordinal,
+                       .recipe = r->recipe,
+                       .quantize = r->quantize,
+                       .packed = r->weights == 0,
+                       .warm = r->warm,
+                       .sustained = r->sustained,
+                       .no_peers = r->no_peers,
+                       .json = r->json,
+                       .fill = (bench_fill)r->fill,
+                       .seconds = seconds,
+                       .commit = r->commit,
+                       .options = r->options};
+    if (r->file != NULL || r->sweep || r->m > 0 || r->n > 0 || r->k > 0)
+        gpu.cases = find_cases(r);
+    return gpu_bench_run(&gpu);
+#else
+    (void)r, (void)seconds;
+    cli_die("this build is for the CPU only: it cannot run on cuda:%d", ordinal);
+#endif
+}
+
 int cli_bench(int argc, char **argv)
 {
-    request r = {.options = DG_CONTEXT_OPTIONS_INIT};
-    double seconds = 0.5;
+    request r = {.weights = -1, .options = DG_CONTEXT_OPTIONS_INIT};
+    double seconds = 0;
     const cli_option options[] = {
+        {"device", "cpu|cuda:N", CLI_TEXT, &r.device, "where to run (default cpu)"},
         {"cases", "FILE", CLI_TEXT, &r.file, "one case a line: recipe m n k [a b d types]"},
         {"m", "M", CLI_COUNT, &r.m, "rows of A and D, the tokens"},
         {"n", "N", CLI_COUNT, &r.n, "rows of B, the output features"},
         {"k", "K", CLI_COUNT, &r.k, "columns of A and B, the input features"},
         {"recipe", "NAME", CLI_TEXT, &r.recipe,
-         "tensor, token_channel, block128 (default), block1x128, block32, mx"},
-        {"weights", "packed|rows", CLI_CHOICE, &r.weights, "the layout of B (default packed)"},
+         "tensor, tensor_fast, token_channel, block128 (default), block1x128, block32, mx"},
+        {"weights", "packed|rows", CLI_CHOICE, &r.weights,
+         "the layout of B (default packed on the CPU, rows on a GPU)"},
         {"sweep", NULL, CLI_FLAG, &r.sweep, "M from 1 to 1024 at the given --n and --k"},
         {"plot", "FILE.svg", CLI_TEXT, &r.plot, "write the sweep as a plot"},
         {"quantize", NULL, CLI_FLAG, &r.quantize,
          "time quantising M x K BF16 values instead, against a copy"},
         {"fill", "random|zeros|ones", CLI_CHOICE, &r.fill, "the values (default random)"},
         {"warm", NULL, CLI_FLAG, &r.warm, "one copy of the weights: in the caches if they fit"},
-        {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.5)"},
-        {"no-peers", NULL, CLI_FLAG, &r.no_peers, "do not run OpenBLAS and oneDNN"},
+        {"sustained", NULL, CLI_FLAG, &r.sustained,
+         "GPU: without the pauses that keep it from its power limit"},
+        {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.5; GPU 0.03)"},
+        {"no-peers", NULL, CLI_FLAG, &r.no_peers, "do not run OpenBLAS, oneDNN and cuBLASLt"},
         {"threads", "N", CLI_COUNT, &r.threads, "threads, for the peers too (default all)"},
         {"isa", "NAME", CLI_TEXT, &r.options.isa,
          "cap the instructions: generic, avx2, avx512, avx512_bf16"},
@@ -171,13 +203,23 @@ int cli_bench(int argc, char **argv)
     };
     cli_parse(&(cli_usage){"bench", "", 0, 0,
                            "Times FP8 products beside the machine's floor and beside OpenBLAS and "
-                           "oneDNN in 16 and\n32 bits, where those libraries are found.",
+                           "oneDNN in 16 and\n32 bits, or on a GPU beside cuBLASLt in FP8 and "
+                           "BF16, where those libraries are found.",
                            options},
               argc, argv);
-    if (r.plot != NULL && !r.sweep)
-        cli_misuse("--plot goes with --sweep");
-    if (seconds <= 0)
+    int ordinal;
+    char rest;
+    bool gpu = r.device != NULL && strcmp(r.device, "cpu") != 0;
+    if (gpu && (sscanf(r.device, "cuda:%d%c", &ordinal, &rest) != 1 || ordinal < 0))
+        cli_misuse("--device takes cpu or cuda:N, not '%s'", r.device);
+    if (r.plot != NULL && (!r.sweep || gpu))
+        cli_misuse("--plot goes with --sweep on the CPU");
+    if (seconds < 0)
         cli_misuse("--seconds must be above 0");
     r.options.threads = (int32_t)r.threads;
-    return run(&r, seconds);
+    if (gpu)
+        return run_gpu(&r, ordinal, seconds);
+    if (r.weights < 0)
+        r.weights = 0;
+    return run(&r, seconds > 0 ? seconds : 0.5);
 }

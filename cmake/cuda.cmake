@@ -61,11 +61,17 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.c)
 set_source_files_properties(src/cuda/modules.c PROPERTIES OBJECT_DEPENDS "${cubins}"
                             COMPILE_DEFINITIONS "DGI_CUBIN_DIR=\"${cubin_folder}\"")
 
-# The GPU benchmark. It sees only the public header, and opens the driver and cuBLASLt at run time.
-function(add_cuda_benchmark)
+# The GPU side of the tool's benchmark. It sees only the public header of this library, and opens the
+# driver and cuBLASLt at run time.
+find_path(DEEPGEMM_CUBLASLT_INCLUDE cublasLt.h HINTS ${nvcc_folder}/../include)
+function(add_cuda_benchmark target)
+  if(NOT DEEPGEMM_CUBLASLT_INCLUDE)
+    message(STATUS "cublasLt.h was not found: deepgemm bench is for the CPU only")
+    return()
+  endif()
   file(GLOB bench_sources CONFIGURE_DEPENDS bench/gpu/*.c)
-  add_executable(bench_gpu ${bench_sources})
-  target_include_directories(bench_gpu PRIVATE bench/gpu)
-  target_include_directories(bench_gpu SYSTEM PRIVATE ${DEEPGEMM_CUDA_INCLUDE})
-  target_link_libraries(bench_gpu PRIVATE deepgemm_static dl m)
+  target_sources(${target} PRIVATE ${bench_sources})
+  target_compile_definitions(${target} PRIVATE BENCH_GPU)
+  target_include_directories(${target} SYSTEM PRIVATE ${DEEPGEMM_CUDA_INCLUDE}
+                                                      ${DEEPGEMM_CUBLASLT_INCLUDE})
 endfunction()

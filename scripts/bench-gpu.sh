@@ -1,18 +1,74 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# On a machine with a Hopper GPU: the GPU tests, then the benchmark beside cuBLASLt. It needs no
-# compiler there, only the programs that the build made.
+# On a machine with a Hopper GPU: the tests on the GPU, compute-sanitizer on a reduced set where it
+# is installed, then the benchmark beside cuBLASLt. It needs no compiler there, only the build folder
+# (the programs, libdeepgemm.so and libcmocka, libcjson on the library path).
 #
-#     scripts/bench-gpu.sh BUILD-FOLDER [RESULT.jsonl [SHAPE ...]]
-set -eu
+#     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
+#
+# Writes burst.json, sustained.json and quantize.json; prints a short table last. DEVICE=cuda:1
+# chooses another GPU, COMMIT is noted in the results.
+set -u
 build=${1:?which build folder?}
-result=${2:-/dev/null}
-shift "$(($# > 2 ? 2 : $#))"
+result=${2:?which folder for the results?}
+shift 2
+device=${DEVICE:-cuda:0}
+commit=${COMMIT:-$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)}
+log=$result/log.txt
+mkdir -p "$result"
 for toolkit in "${CUDA_HOME:-/usr/local/cuda}"/lib64 "${CUDA_HOME:-/usr/local/cuda}"/targets/*/lib; do
     LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$toolkit
 done
 export LD_LIBRARY_PATH
-for test in test_gemm_cuda test_quantize_cuda; do
-    "$build/$test" --device cuda:0
+: >"$log"
+failed=0
+
+step() { # step NAME COMMAND...: its output goes to the log; failures are shown
+    name=$1
+    shift
+    echo "== $name: $*" >>"$log"
+    "$@" >"$log.step" 2>&1
+    status=$?
+    cat "$log.step" >>"$log"
+    if [ "$status" -eq 0 ]; then
+        echo "ok      $name"
+    else
+        echo "FAILED  $name"
+        grep -v '^\[ RUN\|^\[       OK' "$log.step" | head -n 30
+        failed=$((failed + 1))
+    fi
+    rm -f "$log.step"
+}
+
+# Every test program that can run on a device.
+for test in tensor_cores gemm_cuda gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
+    quantize quantize_cuda quantize_rules contexts structs threads other_refusals weights_packing \
+    requirements_layout requirements_process requirements_shapes requirements_values; do
+    [ -x "$build/test_$test" ] && step "test_$test" "$build/test_$test" --device "$device"
 done
-"$build/bench_gpu" --json "$result" "$@"
+if command -v compute-sanitizer >/dev/null; then
+    for test in gemm_cuda quantize_rules; do
+        DEEPGEMM_REDUCED=1 step "memcheck test_$test" compute-sanitizer --tool memcheck \
+            --error-exitcode 9 "$build/test_$test" --device "$device"
+    done
+fi
+
+bench() { # bench NAME OPTION...: the result is there in full or not at all
+    name=$1
+    shift
+    if "$build/deepgemm" bench --device "$device" --commit "$commit" --json "$@" \
+        >"$result/$name.json.part" 2>>"$log"; then
+        mv "$result/$name.json.part" "$result/$name.json"
+        echo "ok      bench $name"
+    else
+        echo "FAILED  bench $name"
+        tail -n 3 "$log"
+        failed=$((failed + 1))
+    fi
+}
+bench quantize --quantize --m 4096 --k 7168
+bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
+bench burst "$@"
+"$(dirname "$0")/../bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
+[ "$failed" -eq 0 ] || echo "$failed steps FAILED; see $log"
+exit "$((failed > 0))"

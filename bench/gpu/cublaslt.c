@@ -4,7 +4,6 @@
 
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define LT_FUNCTIONS(X)                                                                            \
@@ -34,34 +33,31 @@ struct peer {
 
 enum { WORKSPACE_BYTES = 64 << 20 };
 
-peer *peer_open(gpu *g)
+peer *peer_open(gpu *g, const char **why)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     void *library = NULL;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && library == NULL; i++)
         library = dlopen(names[i], RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "no cuBLASLt on the library path: the peer's columns stay empty\n");
+    *why = "libcublasLt.so is not on the library path";
+    if (library == NULL)
         return NULL;
-    }
-    peer *p = calloc(1, sizeof *p);
-    if (p == NULL)
-        exit(1);
-#define LT_FIND(function) *(void **)&p->function = dlsym(library, #function);
+    peer *p = cli_alloc(sizeof *p);
+#define LT_FIND(function)                                                                          \
+    *(void **)&p->function = dlsym(library, #function);                                            \
+    if (p->function == NULL)                                                                       \
+        cli_die("cuBLASLt has no " #function);
     LT_FUNCTIONS(LT_FIND)
 #undef LT_FIND
     if (p->cublasLtCreate(&p->handle) != CUBLAS_STATUS_SUCCESS) {
-        fprintf(stderr, "cublasLtCreate failed: the peer's columns stay empty\n");
+        *why = "cublasLtCreate failed";
         free(p);
         return NULL;
     }
+    const size_t version = p->cublasLtGetVersion();
+    *why = cli_format("cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     p->workspace = gpu_alloc(g, WORKSPACE_BYTES);
     return p;
-}
-
-size_t peer_version(const peer *p)
-{
-    return p->cublasLtGetVersion();
 }
 
 static void set(peer *p, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
@@ -69,7 +65,7 @@ static void set(peer *p, cublasLtMatmulDescAttributes_t attribute, const void *v
     p->cublasLtMatmulDescSetAttribute(p->operation, attribute, value, bytes);
 }
 
-bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k, const void *scales)
+bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k)
 {
     const cudaDataType_t type = kind == PEER_BF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
     const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -86,8 +82,6 @@ bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k, const 
         set(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
         set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &b_mode, sizeof b_mode);
         set(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &a_mode, sizeof a_mode);
-        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales, sizeof scales);
-        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales, sizeof scales);
     }
     p->cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)k, (uint64_t)n, k);
     p->cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)k, (uint64_t)m, k);
@@ -110,6 +104,10 @@ bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k, const 
 bool peer_run(peer *p, const peer_operands *operands, CUstream stream)
 {
     const float one = 1.0f, zero = 0.0f;
+    if (operands->scale_a != NULL) { /* its first operand is our B */
+        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &operands->scale_b, sizeof(void *));
+        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &operands->scale_a, sizeof(void *));
+    }
     return p->cublasLtMatmul(p->handle, p->operation, &one, operands->b, p->b, operands->a, p->a,
                              &zero, operands->d, p->d, operands->d, p->d, &p->algorithm,
                              p->workspace, WORKSPACE_BYTES,

@@ -1,122 +1,164 @@
 /* SPDX-License-Identifier: MIT */
-/* The driver, random device memory, and timing by graph replay. See gpu.h. */
+/* The driver, device memory, the clock, and timing. See gpu.h. */
 #include "gpu.h"
 
 #include <dlfcn.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 
-void gpu_check(CUresult result, const char *what)
+void gpu_check(const gpu *g, CUresult result, const char *what)
 {
+    const char *name = "unknown error";
     if (result == CUDA_SUCCESS)
         return;
-    fprintf(stderr, "%s failed: CUDA error %d\n", what, result);
-    exit(1);
+    g->cuGetErrorName(result, &name);
+    cli_die("%s failed: %s", what, name);
 }
 
-void gpu_open(gpu *g)
+/* The clock is read through NVIDIA's management library, where there is one. */
+static void open_clock(gpu *g, CUdevice device)
 {
+    char bus[32];
+    int (*init)(void);
+    int (*find)(const char *bus, void **device);
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library == NULL)
+        return;
+    *(void **)&init = dlsym(library, "nvmlInit_v2");
+    *(void **)&find = dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
+    *(void **)&g->clock_read = dlsym(library, "nvmlDeviceGetClockInfo");
+    if (init == NULL || find == NULL || g->clock_read == NULL || init() != 0)
+        return;
+    gpu_check(g, g->cuDeviceGetPCIBusId(bus, sizeof bus, device), "asking for the bus address");
+    if (find(bus, &g->clock_device) != 0)
+        g->clock_device = NULL;
+}
+
+static double read_clock(const gpu *g)
+{
+    const int sm = 1; /* of NVML's clocks: that of the multiprocessors */
+    unsigned mhz = 0;
+    return g->clock_device != NULL && g->clock_read(g->clock_device, sm, &mhz) == 0 ? mhz : 0;
+}
+
+void gpu_open(gpu *g, int ordinal, bool sustained)
+{
+    *g = (gpu){.sustained = sustained};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "no CUDA driver: %s\n", dlerror());
-        exit(1);
-    }
-#define GPU_FIND(function) *(void **)&g->function = dlsym(library, TEXT(function));
+    if (library == NULL)
+        cli_die("there is no CUDA driver: %s", dlerror());
+#define GPU_FIND(function)                                                                         \
+    *(void **)&g->function = dlsym(library, TEXT(function));                                       \
+    if (g->function == NULL)                                                                       \
+        cli_die("the CUDA driver has no " TEXT(function));
     GPU_FUNCTIONS(GPU_FIND)
 #undef GPU_FIND
     CUdevice device;
     CUcontext context;
-    gpu_check(g->cuInit(0), "cuInit");
-    gpu_check(g->cuDeviceGet(&device, 0), "cuDeviceGet");
-    gpu_check(g->cuDeviceGetName(g->name, sizeof g->name, device), "cuDeviceGetName");
-    gpu_check(g->cuDriverGetVersion(&g->driver_version), "cuDriverGetVersion");
-    gpu_check(g->cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
-    gpu_check(g->cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    gpu_check(g->cuStreamCreate(&g->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    gpu_check(g->cuEventCreate(&g->begin, CU_EVENT_DEFAULT), "cuEventCreate");
-    gpu_check(g->cuEventCreate(&g->end, CU_EVENT_DEFAULT), "cuEventCreate");
+    gpu_check(g, g->cuInit(0), "starting the CUDA driver");
+    gpu_check(g, g->cuDeviceGet(&device, ordinal), "finding the CUDA device");
+    gpu_check(g, g->cuDeviceGetName(g->name, sizeof g->name, device), "asking for its name");
+    gpu_check(g, g->cuDriverGetVersion(&g->driver_version), "asking for the driver's version");
+    gpu_check(g, g->cuDevicePrimaryCtxRetain(&context, device), "opening the device");
+    gpu_check(g, g->cuCtxSetCurrent(context), "opening the device");
+    gpu_check(g, g->cuStreamCreate(&g->stream, CU_STREAM_NON_BLOCKING), "making a stream");
+    for (int i = 0; i < GPU_MOST_REPEATS; i++) {
+        gpu_check(g, g->cuEventCreate(&g->begin[i], CU_EVENT_DEFAULT), "making an event");
+        gpu_check(g, g->cuEventCreate(&g->end[i], CU_EVENT_DEFAULT), "making an event");
+    }
+    open_clock(g, device);
+}
+
+/* ---- memory -------------------------------------------------------------------------- */
+
+static CUdeviceptr address(const void *memory)
+{
+    return (CUdeviceptr)(uintptr_t)memory;
 }
 
 void *gpu_alloc(gpu *g, size_t bytes)
 {
     CUdeviceptr memory;
-    gpu_check(g->cuMemAlloc(&memory, bytes), "cuMemAlloc");
+    gpu_check(g, g->cuMemAlloc(&memory, bytes), "allocating device memory");
     return (void *)(uintptr_t)memory;
 }
 
 void gpu_free(gpu *g, void *memory)
 {
-    gpu_check(g->cuMemFree((CUdeviceptr)(uintptr_t)memory), "cuMemFree");
+    if (memory != NULL)
+        gpu_check(g, g->cuMemFree(address(memory)), "releasing device memory");
 }
 
-/* ---- random data --------------------------------------------------------------------- */
-
-static uint64_t random_next(void)
+void gpu_upload(gpu *g, void *target, const void *source, size_t bytes)
 {
-    static uint64_t state = 0x9E3779B97F4A7C15u;
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
+    gpu_check(g, g->cuMemcpyHtoD(address(target), source, bytes), "copying to the device");
 }
 
-/* Near enough to a normal distribution: the sum of four uniform values. */
-static float random_normal(void)
+void gpu_download(gpu *g, void *target, const void *source, size_t bytes)
 {
-    uint64_t bits = random_next();
-    int sum = 0;
-    for (int i = 0; i < 4; i++, bits >>= 16)
-        sum += (int)(bits & 0xFFFF) - 32768;
-    return (float)sum / 37837.0f;
+    gpu_check(g, g->cuStreamSynchronize(g->stream), "waiting for the device");
+    gpu_check(g, g->cuMemcpyDtoH(target, address(source), bytes), "copying from the device");
 }
 
-/* Truncates; only the distribution matters here. Values are scaled so that 4 sigma is near 448. */
-static uint8_t e4m3_of(float value)
+void gpu_copy(gpu *g, void *target, const void *source, size_t bytes)
 {
-    int exponent;
-    float fraction = frexpf(fabsf(value) * 100.0f, &exponent);
-    int code = exponent < -5 ? 0 : (exponent + 6) << 3 | ((int)(fraction * 16.0f) & 7);
-    return (uint8_t)((code > 0x7E ? 0x7E : code) | (value < 0.0f ? 0x80 : 0));
-}
-
-void *gpu_random(gpu *g, size_t elements, gpu_fill fill)
-{
-    enum { PIECE = 1 << 20 };
-    static float values[PIECE];
-    const size_t size = fill == GPU_E4M3 ? 1 : fill == GPU_BF16 ? 2 : 4;
-    static unsigned char bytes[PIECE * 4];
-    for (int i = 0; i < PIECE; i++)
-        values[i] = random_normal();
-    for (int i = 0; i < PIECE; i++) {
-        if (fill == GPU_E4M3) {
-            bytes[i] = e4m3_of(values[i]);
-        } else if (fill == GPU_BF16) {
-            uint32_t bits;
-            memcpy(&bits, &values[i], 4);
-            ((uint16_t *)bytes)[i] = (uint16_t)(bits >> 16);
-        } else {
-            ((float *)bytes)[i] = 0.01f * (1.0f + 0.2f * values[i]);
-        }
-    }
-    char *memory = gpu_alloc(g, elements * size);
-    const size_t total = elements * size, piece = PIECE * size;
-    CUdeviceptr target = (CUdeviceptr)(uintptr_t)memory;
-    size_t filled = total < piece ? total : piece;
-    gpu_check(g->cuMemcpyHtoD(target, bytes, filled), "cuMemcpyHtoD");
-    while (filled < total) {
-        size_t more = total - filled < filled ? total - filled : filled;
-        gpu_check(g->cuMemcpyDtoD(target + filled, target, more), "cuMemcpyDtoD");
-        filled += more;
-    }
-    return memory;
+    gpu_check(g, g->cuMemcpyDtoD(address(target), address(source), bytes), "copying on the device");
 }
 
 /* ---- timing -------------------------------------------------------------------------- */
+
+static void rest(double seconds)
+{
+    struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&time, NULL);
+}
+
+static void wait_for_device(gpu *g)
+{
+    gpu_check(g, g->cuStreamSynchronize(g->stream), "waiting for the device");
+}
+
+/* Seconds between the events of sample `i`. */
+static double elapsed(gpu *g, int i)
+{
+    float milliseconds;
+    gpu_check(g, g->cuEventElapsedTime(&milliseconds, g->begin[i], g->end[i]), "timing");
+    return milliseconds * 1e-3;
+}
+
+static void enqueue_sample(gpu *g, CUgraphExec graph, int i)
+{
+    gpu_check(g, g->cuEventRecord(g->begin[i], g->stream), "timing");
+    gpu_check(g, g->cuGraphLaunch(graph, g->stream), "replaying a graph");
+    gpu_check(g, g->cuEventRecord(g->end[i], g->stream), "timing");
+}
+
+static double sample(gpu *g, CUgraphExec graph)
+{
+    enqueue_sample(g, graph, 0);
+    wait_for_device(g);
+    return elapsed(g, 0);
+}
+
+/* A graph of so many calls; NULL when the work is not possible. */
+static CUgraphExec capture(gpu *g, gpu_work *work, void *state, int sets, int64_t calls)
+{
+    CUgraph graph;
+    CUgraphExec executable = NULL;
+    bool possible = true;
+    gpu_check(g, g->cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+              "capturing a graph");
+    for (int64_t i = 0; i < calls && possible; i++)
+        possible = work(state, (int)(i % sets), g->stream);
+    gpu_check(g, g->cuStreamEndCapture(g->stream, &graph), "capturing a graph");
+    if (possible)
+        gpu_check(g, g->cuGraphInstantiateWithFlags(&executable, graph, 0), "preparing a graph");
+    gpu_check(g, g->cuGraphDestroy(graph), "releasing a graph");
+    return executable;
+}
 
 static int by_value(const void *x, const void *y)
 {
@@ -124,53 +166,77 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-static double replay(gpu *g, CUgraphExec graph)
+bench_time gpu_time(gpu *g, gpu_work *work, void *state, int sets, double seconds, double *mhz)
 {
-    float milliseconds;
-    gpu_check(g->cuEventRecord(g->begin, g->stream), "cuEventRecord");
-    gpu_check(g->cuGraphLaunch(graph, g->stream), "cuGraphLaunch");
-    gpu_check(g->cuEventRecord(g->end, g->stream), "cuEventRecord");
-    gpu_check(g->cuStreamSynchronize(g->stream), "cuStreamSynchronize");
-    gpu_check(g->cuEventElapsedTime(&milliseconds, g->begin, g->end), "cuEventElapsedTime");
-    return milliseconds * 1e3;
+    const double sample_seconds = 2.5e-3, rest_share = 3, warm_up = 0.3;
+    const int64_t most_calls = 4096;
+    if (!work(state, 0, g->stream))
+        return (bench_time){0};
+    wait_for_device(g);
+    CUgraphExec graph = capture(g, work, state, sets, sets);
+    if (graph == NULL)
+        return (bench_time){0};
+    sample(g, graph);
+    double length = sample(g, graph);
+    int64_t rounds = (int64_t)(sample_seconds / length) + 1;
+    if (rounds > most_calls / sets)
+        rounds = most_calls / sets > 0 ? most_calls / sets : 1;
+    if (rounds > 1) {
+        gpu_check(g, g->cuGraphExecDestroy(graph), "releasing a graph");
+        graph = capture(g, work, state, sets, rounds * sets);
+        if (graph == NULL)
+            return (bench_time){0};
+        length = sample(g, graph);
+    }
+    int repeats = (int)(seconds / length);
+    repeats = repeats < 9 ? 9 : repeats > GPU_MOST_REPEATS ? GPU_MOST_REPEATS : repeats;
+    for (double run = 0; g->sustained && run < warm_up; run += length)
+        gpu_check(g, g->cuGraphLaunch(graph, g->stream), "replaying a graph");
+    for (int i = 0; i < repeats; i++) {
+        if (!g->sustained)
+            rest(rest_share * length);
+        enqueue_sample(g, graph, i);
+        if (!g->sustained && i == repeats / 2)
+            *mhz = read_clock(g);
+        if (!g->sustained)
+            wait_for_device(g);
+    }
+    if (g->sustained) /* most of the samples are still to run */
+        *mhz = read_clock(g);
+    wait_for_device(g);
+
+    double times[GPU_MOST_REPEATS];
+    for (int i = 0; i < repeats; i++)
+        times[i] = elapsed(g, i) / (double)(rounds * sets);
+    gpu_check(g, g->cuGraphExecDestroy(graph), "releasing a graph");
+    qsort(times, (size_t)repeats, sizeof times[0], by_value);
+    return (bench_time){.median = times[repeats / 2],
+                        .min = times[0],
+                        .p10 = times[repeats / 10],
+                        .p90 = times[repeats - 1 - repeats / 10],
+                        .repeats = repeats,
+                        .calls = rounds * sets};
 }
 
-double gpu_time(gpu *g, gpu_work *work, void *state, int sets, double least_seconds)
+void gpu_time_launches(gpu *g, gpu_work *work, void *state, int sets, double *launch, double *host)
 {
-    enum { REPLAYS = 15 };
-    if (!work(state, 0, g->stream))
-        return -1.0;
-    double first;
-    CUgraph graph;
-    CUgraphExec executable;
-    int calls = sets;
-    for (int round = 0;; round++) {
-        gpu_check(g->cuStreamBeginCapture(g->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-                  "cuStreamBeginCapture");
-        bool possible = true;
-        for (int i = 0; i < calls; i++)
-            possible = possible && work(state, i % sets, g->stream);
-        gpu_check(g->cuStreamEndCapture(g->stream, &graph), "cuStreamEndCapture");
-        if (!possible)
-            return -1.0;
-        gpu_check(g->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
-        replay(g, executable);
-        first = replay(g, executable);
-        if (round == 1)
-            break;
-        /* The second graph is long enough for the wanted time in all replays together. */
-        double wanted = least_seconds * 1e6 / REPLAYS;
-        calls = (int)(wanted / (first / calls)) / sets * sets + sets;
-        if (calls > 2000)
-            calls = 2000 / sets * sets;
-        g->cuGraphExecDestroy(executable);
-        g->cuGraphDestroy(graph);
+    enum { rounds = 5, calls = 64 }; /* fewer than a stream can hold */
+    double launches[rounds], hosts[rounds];
+    for (int i = 0; i < rounds; i++) {
+        gpu_check(g, g->cuEventRecord(g->begin[0], g->stream), "timing");
+        const double start = cli_now();
+        for (int c = 0; c < calls; c++)
+            if (!work(state, c % sets, g->stream))
+                return;
+        hosts[i] = (cli_now() - start) / calls;
+        gpu_check(g, g->cuEventRecord(g->end[0], g->stream), "timing");
+        wait_for_device(g);
+        launches[i] = elapsed(g, 0) / calls;
+        if (!g->sustained)
+            rest(3 * launches[i] * calls);
     }
-    double times[REPLAYS];
-    for (int i = 0; i < REPLAYS; i++)
-        times[i] = replay(g, executable) / calls;
-    g->cuGraphExecDestroy(executable);
-    g->cuGraphDestroy(graph);
-    qsort(times, REPLAYS, sizeof times[0], by_value);
-    return times[REPLAYS / 2];
+    qsort(launches, rounds, sizeof launches[0], by_value);
+    qsort(hosts, rounds, sizeof hosts[0], by_value);
+    *launch = launches[rounds / 2];
+    *host = hosts[rounds / 2];
 }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the GPU benchmark share: the driver's entry points, device memory with random
- * contents, and timing by graph replay.
+ * What the GPU side of the benchmark needs of the machine: the CUDA driver and the clock, both
+ * opened at run time, device memory, and timing. A failing driver call ends the program.
  */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
+#include "bench.h"
+
 #include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #define GPU_FUNCTIONS(X)                                                                           \
     X(cuInit)                                                                                      \
+    X(cuGetErrorName)                                                                              \
     X(cuDeviceGet)                                                                                 \
     X(cuDeviceGetName)                                                                             \
+    X(cuDeviceGetPCIBusId)                                                                         \
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuCtxSetCurrent)                                                                             \
     X(cuDriverGetVersion)                                                                          \
@@ -23,6 +24,8 @@
     X(cuMemcpyHtoD)                                                                                \
     X(cuMemcpyDtoH)                                                                                \
     X(cuMemcpyDtoD)                                                                                \
+    X(cuMemcpyDtoDAsync)                                                                           \
+    X(cuMemsetD8)                                                                                  \
     X(cuStreamCreate)                                                                              \
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamBeginCapture)                                                                        \
@@ -35,34 +38,44 @@
     X(cuEventRecord)                                                                               \
     X(cuEventElapsedTime)
 
+enum { GPU_MOST_REPEATS = 64 };
+
 typedef struct gpu {
 #define GPU_MEMBER(function) __typeof__(function) *function;
     GPU_FUNCTIONS(GPU_MEMBER)
 #undef GPU_MEMBER
     char name[96];
-    int driver_version;
+    int driver_version; /* 13000 for CUDA 13.0 */
     CUstream stream;
-    CUevent begin, end;
+    CUevent begin[GPU_MOST_REPEATS], end[GPU_MOST_REPEATS];
+    void *clock_device; /* of the clock's library; NULL where there is none */
+    int (*clock_read)(void *device, int which, unsigned *mhz);
+    bool sustained; /* samples follow each other without a pause */
 } gpu;
 
-/* The first GPU, with its primary context current; exits with a message when there is none. */
-void gpu_open(gpu *g);
-/* Exits when a driver call has failed. */
-void gpu_check(CUresult result, const char *what);
+/* Opens a device and makes its primary context current for this thread. */
+void gpu_open(gpu *g, int ordinal, bool sustained);
+void gpu_check(const gpu *g, CUresult result, const char *what);
 
 void *gpu_alloc(gpu *g, size_t bytes);
 void gpu_free(gpu *g, void *memory);
-/* Memory that holds normally distributed values as E4M3 or BF16, or FP32 scales around 1. */
-typedef enum gpu_fill { GPU_E4M3, GPU_BF16, GPU_SCALES } gpu_fill;
-void *gpu_random(gpu *g, size_t elements, gpu_fill fill);
+void gpu_upload(gpu *g, void *target, const void *source, size_t bytes);
+void gpu_download(gpu *g, void *target, const void *source, size_t bytes);
+void gpu_copy(gpu *g, void *target, const void *source, size_t bytes);
 
 /* Enqueues the work on operand set `set`; false when it is not possible. */
 typedef bool gpu_work(void *state, int set, CUstream stream);
 
 /*
- * Median microseconds of one call, replayed from a graph in which the calls rotate over `sets`
- * operand sets. Negative when the work is not possible.
+ * Seconds of one call. A sample replays a graph of some milliseconds whose calls rotate over all
+ * operand sets; samples take about `seconds` together. After each of them the GPU rests three times
+ * as long, so that it never reaches its power limit and keeps its clock; when `sustained` they
+ * follow each other, after a warm-up. `*mhz` gets the clock in the middle, 0 when unknown.
+ * No repeats when the work is not possible.
  */
-double gpu_time(gpu *g, gpu_work *work, void *state, int sets, double least_seconds);
+bench_time gpu_time(gpu *g, gpu_work *work, void *state, int sets, double seconds, double *mhz);
+
+/* The same calls launched one by one: seconds each for the GPU, and for the host that enqueues. */
+void gpu_time_launches(gpu *g, gpu_work *work, void *state, int sets, double *launch, double *host);
 
 #endif

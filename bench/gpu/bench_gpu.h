@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* What cli/bench.c and cli/tune.c call, and what the files of the GPU benchmark share. */
+#ifndef BENCH_GPU_BENCH_GPU_H
+#define BENCH_GPU_BENCH_GPU_H
+
+#include "cublaslt.h"
+
+/* ---- what is timed (gemm.c, quantize.c) ---------------------------------------------- */
+
+typedef struct gpu_bench {
+    gpu gpu;
+    dg_context *context;
+    dg_device_info device;
+    peer *peer; /* NULL: none */
+    const char *about_peer;
+    bench_fill fill;
+    bool packed, warm;
+    double seconds; /* for each measurement */
+} gpu_bench;
+
+typedef struct gpu_result {
+    bench_case item;
+    char kernel[96];
+    bench_time time, bf16, fp8; /* deepgemm, and cuBLASLt in BF16 and with the case's own recipe */
+    double launch, host;        /* seconds of a plain launch: for the GPU, for the host          */
+    double mhz;                 /* the clock while deepgemm ran; 0: unknown                      */
+    double flops, bytes;        /* work; of operands and result                                  */
+    double floor;               /* seconds                                                       */
+} gpu_result;
+
+/* Operands of one shape, which the cases of that shape share. */
+typedef struct gpu_operands gpu_operands;
+gpu_operands *gpu_operands_new(gpu_bench *b, int64_t m, int64_t n, int64_t k);
+void gpu_operands_free(gpu_bench *b, gpu_operands *o);
+
+/* Times cuBLASLt on the 16-bit values. */
+bench_time gpu_bench_bf16(gpu_bench *b, gpu_operands *o);
+/* Checks deepgemm's product, and its peer's, on sampled elements, then times them. */
+gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item);
+/* Only deepgemm's time, with the kernels of another context; no repeats where it refuses. */
+bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
+                           dg_context *context);
+/* Quantises A with the case's scales; the floor is a copy of as many bytes. */
+gpu_result gpu_bench_quantize(gpu_bench *b, gpu_operands *o, const bench_case *item);
+
+/* ---- the commands (run.c, report.c) -------------------------------------------------- */
+
+typedef struct gpu_request {
+    int device;
+    bench_cases cases;  /* none: the usual ones */
+    const char *recipe; /* of the usual cases, or NULL: all */
+    bool quantize, packed, warm, sustained, no_peers, json;
+    bench_fill fill;
+    double seconds; /* 0: the default */
+    const char *commit, *plot;
+    dg_context_options options;
+} gpu_request;
+
+/* deepgemm bench on a GPU. Returns an exit code. */
+int gpu_bench_run(const gpu_request *request);
+
+/* The shapes with 512 rows or more that the benchmark takes when it is told none. */
+extern const int64_t gpu_usual_shapes[][3];
+extern const int gpu_usual_shape_count;
+
+void gpu_bench_open(gpu_bench *b, const gpu_request *request);
+void gpu_bench_close(gpu_bench *b);
+
+void gpu_report(const gpu_bench *b, const gpu_result *results, int count, bool quantize);
+cJSON *gpu_report_json(const gpu_bench *b, const gpu_result *results, int count,
+                       const char *commit);
+
+#endif
