@@ -47,7 +47,7 @@ for test in tensor_cores gemm_cuda gemm_random gemm_special gemm_bits gemm_kerne
     [ -x "$build/test_$test" ] && step "test_$test" "$build/test_$test" --device "$device"
 done
 if command -v compute-sanitizer >/dev/null; then
-    for test in gemm_cuda quantize_rules; do
+    for test in gemm_cuda quantize_cuda; do
         DEEPGEMM_REDUCED=1 step "memcheck test_$test" compute-sanitizer --tool memcheck \
             --error-exitcode 9 "$build/test_$test" --device "$device"
     done

@@ -65,7 +65,15 @@ static void set(peer *p, cublasLtMatmulDescAttributes_t attribute, const void *v
     p->cublasLtMatmulDescSetAttribute(p->operation, attribute, value, bytes);
 }
 
-bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k)
+/* Its first operand is our B. */
+static void set_scales(peer *p, const peer_operands *operands)
+{
+    set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &operands->scale_b, sizeof(void *));
+    set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &operands->scale_a, sizeof(void *));
+}
+
+bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k,
+                const peer_operands *operands)
 {
     const cudaDataType_t type = kind == PEER_BF16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
     const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -82,6 +90,7 @@ bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k)
         set(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
         set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &b_mode, sizeof b_mode);
         set(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &a_mode, sizeof a_mode);
+        set_scales(p, operands); /* without them it finds no algorithm */
     }
     p->cublasLtMatrixLayoutCreate(&p->b, type, (uint64_t)k, (uint64_t)n, k);
     p->cublasLtMatrixLayoutCreate(&p->a, type, (uint64_t)k, (uint64_t)m, k);
@@ -104,10 +113,8 @@ bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k)
 bool peer_run(peer *p, const peer_operands *operands, CUstream stream)
 {
     const float one = 1.0f, zero = 0.0f;
-    if (operands->scale_a != NULL) { /* its first operand is our B */
-        set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &operands->scale_b, sizeof(void *));
-        set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &operands->scale_a, sizeof(void *));
-    }
+    if (operands->scale_a != NULL)
+        set_scales(p, operands);
     return p->cublasLtMatmul(p->handle, p->operation, &one, operands->b, p->b, operands->a, p->a,
                              &zero, operands->d, p->d, operands->d, p->d, &p->algorithm,
                              p->workspace, WORKSPACE_BYTES,

@@ -29,8 +29,12 @@ typedef struct peer_operands {
     void *d;
 } peer_operands;
 
-/* Takes the algorithm that the library itself prefers; false when it has none for this problem. */
-bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k);
+/*
+ * Takes the algorithm that the library itself prefers for operands like these; false when it has
+ * none for this problem.
+ */
+bool peer_begin(peer *p, peer_kind kind, int64_t m, int64_t n, int64_t k,
+                const peer_operands *operands);
 /* Enqueues the problem of the last peer_begin(). */
 bool peer_run(peer *p, const peer_operands *operands, CUstream stream);
 void peer_end(peer *p);

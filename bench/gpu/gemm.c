@@ -62,6 +62,8 @@ gpu_operands *gpu_operands_new(gpu_bench *b, int64_t m, int64_t n, int64_t k)
         o->sets = MOST_SETS;
     if (b->warm)
         o->sets = 1;
+    /* A copy of as many bytes as quantising A reads and writes goes to D's memory. */
+    const size_t results = 4 * d > 2 * a ? 4 * d : 2 * a;
     for (int i = 0; i < o->sets; i++) {
         operand_set *s = &o->set[i];
         *s = (operand_set){gpu_alloc(g, 2 * a),
@@ -70,7 +72,7 @@ gpu_operands *gpu_operands_new(gpu_bench *b, int64_t m, int64_t n, int64_t k)
                            gpu_alloc(g, w),
                            gpu_alloc(g, scale_capacity(m, k)),
                            gpu_alloc(g, scale_capacity(n, k)),
-                           gpu_alloc(g, 4 * d),
+                           gpu_alloc(g, results),
                            NULL};
         if (i == 0) {
             fill_values(b, s->a16, m * k, (uint64_t)(m + k));
@@ -188,13 +190,17 @@ static bool call_deepgemm(void *state, int set, CUstream stream)
     return status == DG_OK;
 }
 
+static peer_operands operands_of(const run *r, int set)
+{
+    const operand_set *s = &r->operands->set[set];
+    return r->kind == PEER_BF16 ? (peer_operands){s->a16, s->b16, NULL, NULL, s->d}
+                                : (peer_operands){s->a, s->b, s->scale_a, s->scale_b, s->d};
+}
+
 static bool call_peer(void *state, int set, CUstream stream)
 {
-    run *r = state;
-    const operand_set *s = &r->operands->set[set];
-    const peer_operands operands = r->kind == PEER_BF16
-                                       ? (peer_operands){s->a16, s->b16, NULL, NULL, s->d}
-                                       : (peer_operands){s->a, s->b, s->scale_a, s->scale_b, s->d};
+    const run *r = state;
+    const peer_operands operands = operands_of(r, set);
     return peer_run(r->bench->peer, &operands, stream);
 }
 
@@ -298,7 +304,8 @@ static bench_time time_peer(run *r, const char *who, peer_kind kind, const bench
     r->kind = kind;
     if (b->peer == NULL || kind == PEER_NONE)
         return time;
-    if (peer_begin(b->peer, kind, o->m, o->n, o->k) && check(r, who, call_peer, item))
+    const peer_operands operands = operands_of(r, 0);
+    if (peer_begin(b->peer, kind, o->m, o->n, o->k, &operands) && check(r, who, call_peer, item))
         time = gpu_time(&b->gpu, call_peer, r, o->sets, b->seconds, &mhz);
     peer_end(b->peer);
     return time;
@@ -432,5 +439,7 @@ gpu_result gpu_bench_quantize(gpu_bench *b, gpu_operands *o, const bench_case *i
     result.time = gpu_time(&b->gpu, call_quantize, &r, o->sets, b->seconds, &result.mhz);
     gpu_time_launches(&b->gpu, call_quantize, &r, o->sets, &result.launch, &result.host);
     result.floor = gpu_time(&b->gpu, call_copy, &r, o->sets, b->seconds, &mhz).median;
+    if (result.floor <= 0)
+        cli_die("the copy beside quantising failed");
     return result;
 }

@@ -2,6 +2,7 @@
 /* A GEMM under test: its data, its run, its comparison with the oracle. See gemm_case.h. */
 #include "gemm_case.h"
 
+#include "backend.h"
 #include "core/formats.h"
 #include "oracle.h"
 #include "tensor_cores.h"
@@ -118,6 +119,7 @@ void gemm_case_free(gemm_case *c)
 static dg_status run(gemm_case *c, dg_context *context, bool packed)
 {
     memcpy(c->d.data, c->d_before.data, c->d.bytes);
+    c->device = context->device;
     dg_gemm g = c->gemm;
     struct {
         guard *memory;
@@ -273,7 +275,7 @@ static int64_t first_wrong_on_gpu(const gemm_case *c)
 static void check_elements(gemm_case *c)
 {
     const dg_matrix *d = &c->gemm.d;
-    const bool gpu = test_device() != DG_CPU;
+    const bool gpu = c->device != DG_CPU;
     const int64_t wrong = gpu ? first_wrong_on_gpu(c) : first_wrong(c, c->reference);
     if (wrong >= 0)
         fail_msg("D[%lld,%lld] is %.9g, should be %.9g%s; magnitudes %.9g: %s",

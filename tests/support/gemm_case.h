@@ -43,7 +43,8 @@ dg_gemm gemm_part(const dg_gemm *whole, int64_t row, int64_t rows, int64_t col, 
 typedef struct gemm_case {
     dg_gemm gemm; /* complete, in host memory, with b and scale_b */
     guard a, b, c, d, scale_a, scale_b, scale_d, bias;
-    guard d_before; /* D's memory as it was before the call */
+    guard d_before;   /* D's memory as it was before the call */
+    dg_device device; /* of the last run */
     double *reference, *magnitude;
 } gemm_case;
 
