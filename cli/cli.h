@@ -26,6 +26,7 @@ int cli_bench(int argc, char **argv);
 int cli_compare(int argc, char **argv);
 int cli_demo(int argc, char **argv);
 int cli_accuracy(int argc, char **argv);
+int cli_report(int argc, char **argv);
 
 /* ---- options (options.c) ------------------------------------------------------------- */
 

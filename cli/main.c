@@ -22,6 +22,7 @@ static const command commands[] = {
     {"bench", "time products beside their floor, OpenBLAS and oneDNN", cli_bench},
     {"demo", "a real model in FP8 beside 16 bits: errors, times, predictions", cli_demo},
     {"accuracy", "methods and granularities of scales on a real model", cli_accuracy},
+    {"report", "one HTML page with plots, from JSON of the other commands", cli_report},
 };
 enum { command_count = sizeof commands / sizeof *commands };
 

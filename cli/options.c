@@ -101,7 +101,7 @@ char **cli_parse(const cli_usage *usage, int argc, char **argv)
     int count = 0; /* positional arguments move to the front of argv */
     bool options = true;
     for (int i = 1; i < argc; i++) {
-        const char *word = argv[i];
+        const char *word = strcmp(argv[i], "-o") == 0 ? "--output" : argv[i];
         if (!options || word[0] != '-' || word[1] == '\0') {
             argv[count++] = argv[i];
         } else if (strcmp(word, "--") == 0) {

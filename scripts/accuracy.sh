@@ -12,7 +12,7 @@ page=docs/accuracy.md
 model=$(python3 scripts/demo_setup.py --print-cache)
 # Two libraries take turns with their threads: those that wait must not spin.
 export OMP_WAIT_POLICY=passive
-"$build/deepgemm" accuracy "$model" --tokens 32 --output "$results" --markdown >"$build/accuracy.md"
+"$build/deepgemm" accuracy "$model" --tokens 16 --output "$results" --markdown >"$build/accuracy.md"
 awk -v tables="$build/accuracy.md" '
     /^<!-- end of the tables/ { skip = 0 }
     !skip { print }

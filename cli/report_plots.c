@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: MIT */
+/* The plots of `deepgemm report`: each looks for the fields that it needs. */
+#include "report.h"
+
+#include "tensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the error of each layer --------------------------------------------------------- */
+
+typedef struct point {
+    double x, y;
+    int series;
+    const char *name;
+} point;
+
+/* What a layer is judged by: its output's error where there is one. */
+static bool error_of(const cJSON *row, double *error)
+{
+    return report_number(row, "output.relative_error", error) ||
+           report_number(row, "weight.relative_error", error) ||
+           report_number(row, "relative_error", error);
+}
+
+/* The first number between dots: the block of "model.layers.3.mlp.up_proj.weight"; or -1. */
+static double block_of(const cJSON *row)
+{
+    double block;
+    if (report_number(row, "block", &block))
+        return block;
+    const char *name = report_string(row, "name");
+    for (const char *at = name; at != NULL; at = strchr(at, '.')) {
+        at += *at == '.';
+        size_t digits = strspn(at, "0123456789");
+        if (digits > 0 && at[digits] == '.')
+            return strtod(at, NULL);
+    }
+    return -1;
+}
+
+/* "self_attn.v_proj" of "model.layers.3.self_attn.v_proj.weight": of malloc's, or NULL. */
+static char *kind_of(const cJSON *row)
+{
+    const char *kind = report_string(row, "kind"), *name = report_string(row, "name");
+    if (kind != NULL || name == NULL)
+        return kind == NULL ? NULL : cli_format("%s", kind);
+    char *text = tensors_kind(name);
+    char *start = strrchr(text, '*');
+    start = start != NULL && start[1] == '.' ? start + 2 : text;
+    size_t length = strlen(start), cut = strlen(".weight");
+    if (length > cut && strcmp(start + length - cut, ".weight") == 0)
+        start[length - cut] = '\0';
+    char *kept = cli_format("%s", start);
+    free(text);
+    return kept;
+}
+
+/* "3 self_attn.v_proj", short enough for a phone: of malloc's. */
+static char *short_name(const cJSON *row)
+{
+    double block = block_of(row);
+    char *kind = kind_of(row);
+    char *text = block >= 0 && kind != NULL ? cli_format("%g %s", block, kind)
+                                            : cli_format("%s", kind != NULL ? kind : "");
+    free(kind);
+    return text;
+}
+
+static int series_named(char **series, int *count, char *name)
+{
+    for (int i = 0; i < *count; i++)
+        if (strcmp(series[i], name) == 0) {
+            free(name);
+            return i;
+        }
+    if (*count == REPORT_COLORS) { /* the last colour is for all others */
+        free(name);
+        free(series[REPORT_COLORS - 1]);
+        series[REPORT_COLORS - 1] = cli_format("others");
+        return REPORT_COLORS - 1;
+    }
+    series[*count] = name;
+    return (*count)++;
+}
+
+static int by_series_and_x(const void *a, const void *b)
+{
+    const point *p = a, *q = b;
+    if (p->series != q->series)
+        return p->series - q->series;
+    return (p->x > q->x) - (p->x < q->x);
+}
+
+static void plot_errors(FILE *out, const cJSON *rows)
+{
+    point *points = cli_alloc((size_t)cJSON_GetArraySize(rows) * sizeof *points);
+    char *series[REPORT_COLORS] = {0};
+    int count = 0, series_count = 0;
+    double highest = 0.0, last_block = 0.0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        point p = {.x = block_of(row)};
+        if (p.x < 0 || !error_of(row, &p.y) || !(p.y > 0.0))
+            continue;
+        p.y *= 100;
+        char *kind = kind_of(row);
+        p.series = series_named(series, &series_count, kind != NULL ? kind : cli_format("layer"));
+        p.name = report_string(row, "name");
+        highest = fmax(highest, p.y);
+        last_block = fmax(last_block, p.x);
+        points[count++] = p;
+    }
+    if (count > 1) {
+        qsort(points, (size_t)count, sizeof *points, by_series_and_x);
+        const double margin = 0.5; /* blocks, so that no point lies on the frame */
+        report_axis x = {-margin, last_block + margin, false, ""};
+        report_axis y = {0, highest * 1.1, false, " %"};
+        report_figure_begin(out, "Error by layer",
+                            "Relative error of each layer, over the number of its block.",
+                            (const char *const *)series, series_count);
+        enum { pixels = 300 };
+        report_field_begin(out, &x, &y, pixels);
+        for (int i = 0; i < count; i++) {
+            double px = report_place(&x, points[i].x), py = report_place(&y, points[i].y);
+            if (i > 0 && points[i].series == points[i - 1].series)
+                report_line(out, report_place(&x, points[i - 1].x),
+                            report_place(&y, points[i - 1].y), px, py, points[i].series);
+            char *text =
+                cli_format("%s %g: %.3g %%", series[points[i].series], points[i].x, points[i].y);
+            report_point(out, px, py, points[i].series, text);
+            free(text);
+        }
+        report_field_end(out, &x);
+        report_figure_end(out);
+    }
+    for (int i = 0; i < series_count; i++)
+        free(series[i]);
+    free(points);
+}
+
+/* ---- what caused it ------------------------------------------------------------------ */
+
+static void plot_causes(FILE *out, const cJSON *rows)
+{
+    static const char *const names[] = {"weights", "activations", "accumulation"};
+    enum { causes = 3, shown = 20 };
+    double worst = 0.0, error;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows) if (cJSON_HasObjectItem(row, "caused_by") &&
+                                      report_number(row, "output.relative_error", &error)) worst =
+        fmax(worst, error);
+    if (worst <= 0.0)
+        return;
+    report_figure_begin(out, "What caused the error",
+                        "Relative error of the output, split by cause; the worst layers first.",
+                        names, causes);
+    const report_axis axis = {0, 100 * worst, false, " %"};
+    int count = 0;
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (!report_number(row, "output.relative_error", &error) || count == shown)
+            continue;
+        count++;
+        char *name = short_name(row);
+        report_row_begin(out, name);
+        free(name);
+        double shares[causes], sum = 0.0, left = 0.0; /* a small one may be negative: no box */
+        for (int i = 0; i < causes; i++) {
+            char *path = cli_format("caused_by.%s.share", names[i]);
+            shares[i] = 0.0;
+            report_number(row, path, &shares[i]);
+            sum += fmax(0, shares[i]);
+            free(path);
+        }
+        for (int i = 0; i < causes; i++) {
+            char *text = cli_format("%s: %.1f %% of the error", names[i], 100 * shares[i]);
+            double width = sum > 0 ? 100 * error * fmax(0, shares[i]) / sum : 0;
+            double right = fmin(100, left + report_place(&axis, width));
+            report_box(out, left, right, 10, 90, i, text);
+            left = right;
+            free(text);
+        }
+        char *value = cli_format("%.2f %%", 100 * error);
+        report_row_end(out, value);
+        free(value);
+    }
+    report_scale_row(out, &axis);
+    report_figure_end(out);
+}
+
+/* ---- speed against the floor --------------------------------------------------------- */
+
+static void plot_speed(FILE *out, const cJSON *rows)
+{
+    char *series[REPORT_COLORS] = {cli_format("deepgemm")};
+    int series_count = 1, count = 0;
+    double highest = 100, us, floor_us;
+    const cJSON *row, *peer;
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (!report_number(row, "us", &us) || !report_number(row, "floor_us", &floor_us) || us <= 0)
+            continue;
+        count++;
+        highest = fmax(highest, 100 * floor_us / us);
+        cJSON_ArrayForEach(peer, cJSON_GetObjectItem(row, "peer_us"))
+        {
+            if (!cJSON_IsNumber(peer) || peer->valuedouble <= 0)
+                continue;
+            series_named(series, &series_count, cli_format("%s", peer->string));
+            highest = fmax(highest, 100 * floor_us / peer->valuedouble);
+        }
+    }
+    if (count > 0) {
+        report_axis axis = {0, highest, false, " %"};
+        report_figure_begin(
+            out, "Speed against the floor",
+            "Share of the speed that the machine's memory or arithmetic allows; longer is faster. "
+            "The bar is deepgemm, the points are its peers, the number is deepgemm's time.",
+            (const char *const *)series, series_count);
+        cJSON_ArrayForEach(row, rows)
+        {
+            if (!report_number(row, "us", &us) || !report_number(row, "floor_us", &floor_us) ||
+                us <= 0)
+                continue;
+            const char *name = report_string(row, "case");
+            report_row_begin(out, name != NULL ? name : "");
+            char *text = cli_format("deepgemm: %.4g us, %.1f %% of the floor's speed", us,
+                                    100 * floor_us / us);
+            report_box(out, 0, report_place(&axis, 100 * floor_us / us), 15, 85, 0, text);
+            free(text);
+            cJSON_ArrayForEach(peer, cJSON_GetObjectItem(row, "peer_us"))
+            {
+                if (!cJSON_IsNumber(peer) || peer->valuedouble <= 0)
+                    continue;
+                int s = series_named(series, &series_count, cli_format("%s", peer->string));
+                text = cli_format("%s: %.4g us", peer->string, peer->valuedouble);
+                report_point(out, report_place(&axis, 100 * floor_us / peer->valuedouble), 50, s,
+                             text);
+                free(text);
+            }
+            char *value = cli_format("%.4g us", us);
+            report_row_end(out, value);
+            free(value);
+        }
+        report_scale_row(out, &axis);
+        report_figure_end(out);
+    }
+    for (int i = 0; i < series_count; i++)
+        free(series[i]);
+}
+
+/* ---- histograms and clip points ------------------------------------------------------ */
+
+static double pair_at(const cJSON *pair, int index)
+{
+    const cJSON *item = cJSON_GetArrayItem(pair, index);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0.0;
+}
+
+/* One layer's histogram with a line where each method clips. */
+static void plot_histogram(FILE *out, const cJSON *row)
+{
+    const cJSON *bins = cJSON_GetObjectItem(row, "histogram"), *pair, *method;
+    const double largest_code = 448.0; /* of E4M3 */
+    double low = INFINITY, high = 0.0, most = 1.0;
+    cJSON_ArrayForEach(pair, bins)
+    {
+        double magnitude = pair_at(pair, 0);
+        if (magnitude <= 0.0)
+            continue;
+        low = fmin(low, magnitude);
+        high = fmax(high, magnitude);
+        most = fmax(most, pair_at(pair, 1));
+    }
+    cJSON_ArrayForEach(method, cJSON_GetObjectItem(row, "methods"))
+    {
+        double scale;
+        if (report_number(method, "scale", &scale))
+            high = fmax(high, scale * largest_code);
+    }
+    if (!(high > low))
+        return;
+    const double bin = exp2(0.25); /* as wide as the bins of `calibrate` */
+    report_axis x = {low, high * bin, true, ""}, y = {0.8, most * 1.2, true, ""};
+    char *name = short_name(row);
+    fputs("<div><h3>", out);
+    report_text(out, name);
+    fputs("</h3>", out);
+    free(name);
+    enum { pixels = 120 };
+    report_field_begin(out, &x, &y, pixels);
+    cJSON_ArrayForEach(pair, bins)
+    {
+        double magnitude = pair_at(pair, 0), number = pair_at(pair, 1);
+        if (magnitude <= 0.0 || number <= 0.0)
+            continue;
+        char *text = cli_format("%.3g: %.0f", magnitude, number);
+        report_box(out, report_place(&x, magnitude), report_place(&x, magnitude * bin), 0,
+                   report_place(&y, number), REPORT_COLORS - 1, text);
+        free(text);
+    }
+    int series = 0;
+    cJSON_ArrayForEach(method, cJSON_GetObjectItem(row, "methods"))
+    {
+        double scale;
+        if (report_number(method, "scale", &scale)) {
+            char *text = cli_format("%s clips at %.4g", method->string, scale * largest_code);
+            report_rule(out, report_place(&x, scale * largest_code), series, text);
+            free(text);
+        }
+        series++;
+    }
+    report_field_end(out, &x);
+    fputs("</div>\n", out);
+}
+
+static void plot_histograms(FILE *out, const cJSON *rows)
+{
+    const cJSON *row, *method, *first = NULL;
+    cJSON_ArrayForEach(row, rows) if (first == NULL &&
+                                      cJSON_IsArray(cJSON_GetObjectItem(row, "histogram"))) first =
+        row;
+    if (first == NULL)
+        return;
+    const char *names[REPORT_COLORS];
+    int count = 0;
+    cJSON_ArrayForEach(method, cJSON_GetObjectItem(first, "methods")) if (count < REPORT_COLORS - 1)
+        names[count++] = method->string;
+    report_figure_begin(out, "Magnitudes and clip points",
+                        "How often each magnitude was met, both axes logarithmic, and where each "
+                        "method's scale clips.",
+                        names, count);
+    enum { open = 6 };
+    int shown = 0;
+    fputs("<div class='many'>", out);
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (!cJSON_IsArray(cJSON_GetObjectItem(row, "histogram")))
+            continue;
+        if (shown++ == open)
+            fputs("</div><details><summary>The other layers</summary><div class='many'>", out);
+        plot_histogram(out, row);
+    }
+    fputs(shown > open ? "</div></details>" : "</div>", out);
+    report_figure_end(out);
+}
+
+/* ---- methods by granularity ---------------------------------------------------------- */
+
+/* Points of each method on a line for each kind of scales. */
+static void plot_methods(FILE *out, const cJSON *rows, const char *path, double factor, double base,
+                         const char *title, const char *about)
+{
+    char *series[REPORT_COLORS] = {0};
+    int series_count = 0;
+    double low = INFINITY, high = 0.0, value;
+    const cJSON *row, *other;
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (report_string(row, "scales") == NULL || report_string(row, "method") == NULL ||
+            !report_number(row, path, &value))
+            continue;
+        series_named(series, &series_count, cli_format("%s", report_string(row, "method")));
+        value = base + factor * value;
+        low = fmin(low, fmax(value, 1e-3));
+        high = fmax(high, value);
+    }
+    if (high > 0.0) {
+        const double far = 5; /* apart: decades tell more */
+        const double margin = 0.05 * (high - low);
+        report_axis axis = {low - margin, high + margin, false, ""};
+        if (high > far * low)
+            axis = (report_axis){pow(10, floor(log10(low))), pow(10, ceil(log10(high))), true, ""};
+        report_figure_begin(out, title, about, (const char *const *)series, series_count);
+        const char *last = "";
+        cJSON_ArrayForEach(row, rows)
+        {
+            const char *scales = report_string(row, "scales");
+            if (scales == NULL || strcmp(scales, last) == 0)
+                continue;
+            last = scales;
+            double best = INFINITY;
+            report_row_begin(out, scales);
+            cJSON_ArrayForEach(other, rows)
+            {
+                const char *method = report_string(other, "method");
+                if (!tensors_same(report_string(other, "scales"), scales) || method == NULL ||
+                    !report_number(other, path, &value))
+                    continue;
+                value = base + factor * value;
+                best = fmin(best, value);
+                char *text = cli_format("%s: %.4g", method, value);
+                report_point(out, report_place(&axis, fmax(value, axis.low)), 50,
+                             series_named(series, &series_count, cli_format("%s", method)), text);
+                free(text);
+            }
+            char *value_text = cli_format("best %.4g", best);
+            report_row_end(out, value_text);
+            free(value_text);
+        }
+        report_scale_row(out, &axis);
+        report_figure_end(out);
+    }
+    for (int i = 0; i < series_count; i++)
+        free(series[i]);
+}
+
+/* ---- all of them --------------------------------------------------------------------- */
+
+void report_plots(FILE *out, const cJSON *rows)
+{
+    plot_errors(out, rows);
+    plot_causes(out, rows);
+    plot_speed(out, rows);
+    plot_histograms(out, rows);
+    plot_methods(out, rows, "top1_agreement", -100, 100, "Other predictions",
+                 "Per cent of the tokens for which FP8 and 16 bits predict another next token; "
+                 "further left is better.");
+    plot_methods(out, rows, "logits.mean_error", 1, 0, "Error of the logits",
+                 "Mean absolute error; further left is better.");
+    plot_methods(out, rows, "fp8_perplexity", 1, 0, "Perplexity", "Further left is better.");
+}
