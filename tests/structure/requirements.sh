@@ -14,11 +14,12 @@ for number in $(seq -w 1 56); do
 done
 
 # shellcheck disable=SC2016 # these are quotes of the table
-named=$(grep '^| G' $table | grep -oE '`[a-z]+/[a-z_0-9]+\.(c|sh)(:[a-z_0-9]+)?`' | tr -d '`')
+named=$(grep '^| G' $table | grep -oE '`[a-z]+/[a-z_0-9]+\.(c|sh|py)(:[a-z_0-9]+)?`' | tr -d '`')
 [ -n "$named" ]
 for test in $named; do
     file=tests/${test%%:*}
     case $test in
+    *.py:*) grep -q "^def ${test##*:}(" "$file" ;;
     *:*) grep -q "^static void ${test##*:}(void \*\*state)" "$file" ;;
     *) test -e "$file" ;;
     esac || {
