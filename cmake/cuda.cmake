@@ -11,40 +11,51 @@ get_filename_component(nvcc_folder ${DEEPGEMM_NVCC} REALPATH)
 get_filename_component(nvcc_folder ${nvcc_folder} DIRECTORY)
 find_path(DEEPGEMM_CUDA_INCLUDE cuda.h HINTS ${nvcc_folder}/../include REQUIRED)
 
-set(table ${PROJECT_SOURCE_DIR}/src/core/kernels_sm90.def)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
-file(STRINGS ${table} rows REGEX "^DGI_SM90\\(")
-set(shared_headers host_device swizzle tile_order) # of src/core, compiled by nvcc too
+set(shared_headers host_device packed_sm90 swizzle tile_order) # of src/core, compiled by nvcc too
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
 list(TRANSFORM shared_headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.h")
-set(gemm_dense ${PROJECT_SOURCE_DIR}/src/cuda/device/gemm_dense.cu)
 set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
 file(MAKE_DIRECTORY ${cubin_folder})
 # A kernel that spills registers or uses local memory does not build.
 set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a
     -Xptxas -warn-spills,-warn-lmem-usage,-Werror)
-set(columns KERNEL A B TILE_M TILE_N GROUPS CLUSTER STAGES PROMOTE_K SPAN)
-foreach(row ${rows})
-  string(REGEX REPLACE "^DGI_SM90\\((.*)\\).*$" "\\1" values "${row}")
-  string(REGEX REPLACE ", *" ";" values "${values}")
-  set(definitions "")
-  foreach(column value IN ZIP_LISTS columns values)
-    if(column MATCHES "^[AB]$")
-      string(TOLOWER ${value} value)
-      list(APPEND definitions "-DDGI_${column}_TYPE=\"${value}\"")
-    elseif(column)
-      list(APPEND definitions "-DDGI_${column}=${value}")
-    endif()
+
+# One cubin of `source` for each row of a kernel table; `columns` names the macros that the row's
+# values become. Adds to cubins.
+function(compile_table table macro source columns)
+  set(table ${PROJECT_SOURCE_DIR}/src/core/${table})
+  set(source ${PROJECT_SOURCE_DIR}/src/cuda/device/${source})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+  file(STRINGS ${table} rows REGEX "^${macro}\\(")
+  foreach(row ${rows})
+    string(REGEX REPLACE "^${macro}\\((.*)\\).*$" "\\1" values "${row}")
+    string(REGEX REPLACE ", *" ";" values "${values}")
+    set(definitions "")
+    foreach(column value IN ZIP_LISTS columns values)
+      if(column MATCHES "^[AB]_TYPE$")
+        string(TOLOWER ${value} value)
+        list(APPEND definitions "-DDGI_${column}=\"${value}\"")
+      elseif(column)
+        list(APPEND definitions "-DDGI_${column}=${value}")
+      endif()
+    endforeach()
+    list(GET values 0 kernel)
+    set(cubin ${cubin_folder}/${kernel}.cubin)
+    add_custom_command(
+      OUTPUT ${cubin}
+      COMMAND ${compile_cubin} ${definitions} ${source} -o ${cubin}
+      DEPENDS ${source} ${device_headers} ${shared_headers}
+      COMMENT "nvcc ${kernel}" VERBATIM)
+    list(APPEND cubins ${cubin})
   endforeach()
-  list(GET values 0 kernel)
-  set(cubin ${cubin_folder}/${kernel}.cubin)
-  add_custom_command(
-    OUTPUT ${cubin}
-    COMMAND ${compile_cubin} ${definitions} ${gemm_dense} -o ${cubin}
-    DEPENDS ${gemm_dense} ${device_headers} ${shared_headers}
-    COMMENT "nvcc ${kernel}" VERBATIM)
-  list(APPEND cubins ${cubin})
-endforeach()
+  set(cubins ${cubins} PARENT_SCOPE)
+endfunction()
+
+compile_table(kernels_sm90.def DGI_SM90 gemm_dense.cu
+  "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN")
+# The weights, B, are the first operand of wgmma there.
+compile_table(kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
+  "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K;MOST_SPLIT")
 
 # The small kernels: one in each other .cu file.
 file(GLOB small_kernels CONFIGURE_DEPENDS src/cuda/device/*.cu)
@@ -53,7 +64,8 @@ foreach(source ${small_kernels})
   get_filename_component(kernel ${source} NAME_WE)
   set(cubin ${cubin_folder}/${kernel}.cubin)
   add_custom_command(OUTPUT ${cubin} COMMAND ${compile_cubin} ${source} -o ${cubin}
-                     DEPENDS ${source} ${device_headers} COMMENT "nvcc ${kernel}" VERBATIM)
+                     DEPENDS ${source} ${device_headers} ${shared_headers}
+                     COMMENT "nvcc ${kernel}" VERBATIM)
   list(APPEND cubins ${cubin})
 endforeach()
 

@@ -208,10 +208,16 @@ typedef struct dg_context_options {
      * may cost time.
      */
     bool batch_invariant;
+    /**
+     * CUDA: a kernel begins when those before it in its stream have ended. By default
+     * (programmatic dependent launch) it may begin earlier, fetch packed weights, which do not
+     * change, to the processor and others to the L2 cache, and wait then. Results are the same.
+     */
+    bool serial_launch;
 } dg_context_options;
 #define DG_CONTEXT_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(dg_context_options), 0, NULL, NULL, false                                           \
+        sizeof(dg_context_options), 0, NULL, NULL, false, false                                    \
     }
 
 /**
@@ -417,8 +423,10 @@ DG_API dg_status dg_kernel_usable(const dg_context *context, const char *name);
  *
  * `buffer` is device memory of the caller's, at least dg_weights_bytes() long and 256-byte
  * aligned, and must outlive *weights; NULL lets the library allocate. b and scale_b may be
- * released when the call (on a GPU: the work enqueued by it) has finished. The result may be used
- * by any context of the same device, from many threads.
+ * released when the call has finished. On a GPU it packs in stream order and waits for that, so it
+ * cannot be captured in a graph (DG_NOT_PREPARED). The result may be used by any context of the
+ * same device, from many threads, and must not be written by anybody: a GEMM may read it before
+ * the work that was enqueued before it has finished.
  */
 DG_API dg_status dg_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
                                  void *buffer, size_t buffer_bytes, void *stream,

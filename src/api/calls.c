@@ -129,7 +129,7 @@ dg_status dg_weights_pack(dg_context *context, const dg_matrix *b, const dg_scal
     *made = (dg_weights){context->backend, context->device, *b, *scale_b, buffer, need, NULL};
     made->b.data = NULL;
     made->scale.data = NULL;
-    if (buffer == NULL) {
+    if (buffer == NULL && need > 0) {
         made->owner = context;
         dg_status status = context->backend->memory_alloc(context, need, &made->data);
         if (status != DG_OK) {

@@ -13,6 +13,9 @@ static const dg_kernel_info kernels[] = {
     DGI_KERNEL(cuda, sm_90a, #name, tile_m, tile_n, 128)
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
+#define DGI_SM90_DECODE(name, a, b, tokens, ...) DGI_KERNEL(cuda, sm_90a, #name, tokens, 128, 128)
+#include "core/kernels_sm90_decode.def"
+#undef DGI_SM90_DECODE
 #endif
 };
 #undef DGI_KERNEL

@@ -59,7 +59,7 @@ static dg_status find_device(dgi_cuda *cuda, dg_device ordinal)
 /* A context exists only on devices that run every CUDA kernel of the table. */
 static dg_status check_usable(const char *name)
 {
-    if (dgi_sm90_find(name) >= 0)
+    if (dgi_sm90_find(name) >= 0 || dgi_decode_find(name) >= 0)
         return DG_OK;
     return dgi_kernel_find(name) == NULL
                ? dgi_fail(DG_NOT_FOUND, "there is no kernel named %s", name)
@@ -73,8 +73,12 @@ static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context
         DGI_TRY(check_usable(options->kernel));
         cuda->forced_kernel = strdup(options->kernel);
     }
+    cuda->batch_invariant = options->batch_invariant;
+    cuda->dependent_launch = !options->serial_launch;
     cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
-    if (cuda->kernels == NULL || (options->kernel != NULL && cuda->forced_kernel == NULL))
+    cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
+    if (cuda->kernels == NULL || cuda->decode == NULL ||
+        (options->kernel != NULL && cuda->forced_kernel == NULL))
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
     return dgi_driver_check(&cuda->driver,
                             cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
@@ -87,6 +91,7 @@ static void release(dgi_cuda *cuda)
     dgi_driver_close(&cuda->driver);
     free(cuda->forced_kernel);
     free(cuda->kernels);
+    free(cuda->decode);
     free(cuda);
 }
 
@@ -210,35 +215,6 @@ dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name)
     return DG_OK;
 }
 
-/* ---- what runs on the CPU only ------------------------------------------------------- */
-
-static dg_status refuse_packed(void)
-{
-    return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                    "packed weights exist on the CPU only: give b and scale_b as they are");
-}
-
-static dg_status cuda_weights_bytes(dg_context *context, const dg_matrix *b,
-                                    const dg_scale *scale_b, size_t *bytes)
-{
-    (void)context, (void)b, (void)scale_b, (void)bytes;
-    return refuse_packed();
-}
-
-static dg_status cuda_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
-                                   dg_weights *weights, void *stream)
-{
-    (void)context, (void)b, (void)scale_b, (void)weights, (void)stream;
-    return refuse_packed();
-}
-
-static dg_status cuda_weights_unpack(dg_context *context, const dg_weights *weights,
-                                     const dg_matrix *b, const dg_scale *scale_b, void *stream)
-{
-    (void)context, (void)weights, (void)b, (void)scale_b, (void)stream;
-    return refuse_packed();
-}
-
 const dgi_backend dgi_backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -255,9 +231,9 @@ const dgi_backend dgi_backend_cuda = {
     .gemm_explain = dgi_cuda_gemm_explain,
     .quantize = dgi_cuda_quantize,
     .dequantize = dgi_cuda_dequantize,
-    .weights_bytes = cuda_weights_bytes,
-    .weights_pack = cuda_weights_pack,
-    .weights_unpack = cuda_weights_unpack,
+    .weights_bytes = dgi_cuda_weights_bytes,
+    .weights_pack = dgi_cuda_weights_pack,
+    .weights_unpack = dgi_cuda_weights_unpack,
     .grouped = dgi_cuda_grouped,
     .grouped_prepare = dgi_cuda_grouped_prepare,
     .table_open = dgi_cuda_table_open,

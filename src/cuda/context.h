@@ -4,7 +4,9 @@
 #define DGI_CUDA_CONTEXT_H
 
 #include "backend.h"
+#include "core/plan_decode_sm90.h"
 #include "core/plan_sm90.h"
+#include "cuda/device/gemm_args.h"
 #include "cuda/device/small_args.h"
 #include "cuda/driver.h"
 
@@ -31,8 +33,11 @@ typedef struct dgi_cuda {
     char name[96];
     int32_t units;
     char *forced_kernel;        /* dg_context_options.kernel, or NULL */
+    bool batch_invariant;       /* dg_context_options.batch_invariant */
+    bool dependent_launch;      /* kernels may begin before earlier ones have ended */
     pthread_mutex_t lock;       /* guards what follows */
     dgi_loaded_kernel *kernels; /* one for each row of kernels_sm90.def */
+    dgi_loaded_kernel *decode;  /* one for each row of kernels_sm90_decode.def */
     dgi_loaded_kernel small[DGI_SMALL_COUNT];
 } dgi_cuda;
 
@@ -45,10 +50,12 @@ dg_status dgi_cuda_enter(dgi_cuda *cuda);
 dg_status dgi_cuda_leave(dgi_cuda *cuda, dg_status status);
 
 /*
- * The function of row `index` of the kernel table, or of a small kernel, loaded now when need be.
+ * The function of row `index` of a kernel table, or of a small kernel, loaded now when need be.
  * During a capture of `stream` nothing is loaded: DG_NOT_PREPARED.
  */
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function);
+dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                 CUfunction *function);
 dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
@@ -64,6 +71,30 @@ dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *a
 dgi_device_scale dgi_device_scale_of(const dg_scale *scale, int32_t unit);
 /* Device code reads scales with 32-bit offsets; refuses an array that is too large for that. */
 dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
+
+dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
+/* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
+dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
+                            CUtensorMap *map);
+
+/*
+ * Launches a kernel for few tokens. `packed` are B's codes as in core/packed_sm90.h, or NULL where
+ * `gemm` has B; its scale_b is complete either way. A and B are aligned for the copy engine.
+ */
+dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
+                          const dgi_decode_plan *plan, CUstream stream);
+
+/* The scales that lie behind packed codes. */
+dg_scale dgi_cuda_packed_scale(const dg_weights *weights);
+dg_status dgi_cuda_weights_bytes(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                 size_t *bytes);
+dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                dg_weights *weights, void *stream);
+dg_status dgi_cuda_weights_unpack(dg_context *context, const dg_weights *weights,
+                                  const dg_matrix *b, const dg_scale *scale_b, void *stream);
+/* Writes the codes back to `b`, in stream order. */
+dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                                CUstream stream);
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);

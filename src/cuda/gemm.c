@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The dense GEMM on Hopper, host side: plan, tensor maps, launch. */
+/*
+ * The GEMM on Hopper, host side: the choice of a kernel, tensor maps, and the launch of the kernels
+ * for many tokens. gemm_decode.c launches those for few.
+ */
 #include "cuda/context.h"
 
 #include "core/formats.h"
@@ -18,9 +21,8 @@ static bool can_copy(const dg_matrix *matrix)
     return (uintptr_t)matrix->data % 16 == 0 && (matrix->rows <= 1 || pitch % 16 == 0);
 }
 
-/* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
-static dg_status encode(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
-                        CUtensorMap *map)
+dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
+                            CUtensorMap *map)
 {
     const size_t element = dg_dtype_bytes(matrix->dtype);
     const CUtensorMapDataType type = element == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
@@ -74,7 +76,7 @@ static bool can_copy_out(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
            gemm->d.cols * element % 16 == 0 && (element == 2 || kernel->tile_n % 32 == 0);
 }
 
-static dgi_device_matrix device_matrix(const dg_matrix *matrix)
+dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix)
 {
     return (dgi_device_matrix){matrix->data, matrix->ld, matrix->dtype};
 }
@@ -85,9 +87,9 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
     const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
     const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
     *args = (dgi_gemm_args){
-        .c = device_matrix(&gemm->c),
-        .d = device_matrix(&gemm->d),
-        .bias = device_matrix(&gemm->bias),
+        .c = dgi_device_matrix_of(&gemm->c),
+        .d = dgi_device_matrix_of(&gemm->d),
+        .bias = dgi_device_matrix_of(&gemm->bias),
         .scale_a = dgi_device_scale_of(&gemm->scale_a, unit),
         .scale_b = dgi_device_scale_of(&gemm->scale_b, unit),
         .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
@@ -104,13 +106,14 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         .copy_out = can_copy_out(kernel, gemm),
     };
     if (args->copy_out)
-        DGI_TRY(encode(cuda, &gemm->d, 16, &args->d_map));
+        DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &args->d_map));
     if (args->copy_scales)
         DGI_TRY(encode_scales(cuda, kernel, &gemm->scale_a, &args->scale_a_map));
     if (args->k == 0)
         return DG_OK; /* A and B are empty and have no address */
-    DGI_TRY(encode(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster), &args->a_map));
-    return encode(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
+    DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster),
+                              &args->a_map));
+    return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
 }
 
 static dg_status launch(dgi_cuda *cuda, CUfunction function, const dgi_sm90_plan *plan,
@@ -198,6 +201,7 @@ static dg_status check_device(dgi_cuda *cuda, const void *data, const char *name
 static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
 {
     const bool empty = gemm->a.cols == 0; /* then A, B and perhaps their scales have no memory */
+    const bool packed = gemm->weights != NULL;
     const struct {
         const void *data;
         bool used;
@@ -205,7 +209,7 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
     } operands[] = {
         {gemm->d.data, true, "d"},
         {gemm->a.data, !empty, "a"},
-        {gemm->b.data, !empty, "b"},
+        {packed ? gemm->weights->data : gemm->b.data, !empty, packed ? "weights" : "b"},
         {gemm->scale_a.data, !empty, "scale_a"},
         {gemm->scale_b.data, !empty, "scale_b"},
         {gemm->scale_d.data, gemm->scale_d.dtype != DG_NONE, "scale_d"},
@@ -218,19 +222,80 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
     return DG_OK;
 }
 
+/* The kernel that a call takes, of one of two families. */
+typedef struct choice {
+    bool decode;
+    dgi_decode_plan few; /* when `decode` */
+    dgi_sm90_plan many;  /* else          */
+} choice;
+
+static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chosen)
+{
+    const char *forced = cuda->forced_kernel;
+    const bool may_split = !cuda->batch_invariant;
+    chosen->decode = false;
+    if (forced != NULL && dgi_decode_find(forced) >= 0) {
+        chosen->decode = true;
+        return dgi_decode_choose(gemm, cuda->units, may_split, forced, &chosen->few);
+    }
+    if (forced == NULL &&
+        dgi_decode_choose(gemm, cuda->units, may_split, NULL, &chosen->few) == DG_OK)
+        chosen->decode = true;
+    dg_status status = dgi_sm90_choose(gemm, cuda->units, forced, &chosen->many);
+    if (!chosen->decode)
+        return status;
+    /* The other family's prediction knows nothing of the memory's speed. */
+    chosen->decode =
+        status != DG_OK || chosen->few.cycles <= chosen->many.cycles || gemm->d.rows <= 64;
+    return DG_OK;
+}
+
+/* Bytes of row-major codes for a kernel that cannot read packed ones. */
+static size_t unpacked_bytes(const dg_gemm *gemm, const choice *chosen)
+{
+    if (gemm->weights == NULL || chosen->decode)
+        return 0;
+    return ((size_t)gemm->b.rows * (size_t)aligned_pitch(&gemm->b) + 255) / 256 * 256;
+}
+
+static size_t scratch_bytes(const dg_gemm *gemm, const choice *chosen)
+{
+    return realigned_bytes(&gemm->a) +
+           (gemm->weights != NULL ? unpacked_bytes(gemm, chosen) : realigned_bytes(&gemm->b));
+}
+
 /* With `scratch` for the copies of operands that need one. */
-static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, char *scratch, CUstream stream)
+static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *chosen, char *scratch,
+                          CUstream stream)
 {
     dg_gemm aligned = *gemm;
-    dgi_sm90_plan plan;
+    DGI_TRY(realign(cuda, &aligned.a, &scratch, stream));
+    if (gemm->weights == NULL) {
+        DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
+    } else if (!chosen->decode) {
+        aligned.b.data = scratch;
+        aligned.b.ld = aligned_pitch(&aligned.b);
+        DGI_TRY(dgi_cuda_unpack_codes(cuda, gemm->weights, &aligned.b, stream));
+    }
+    if (chosen->decode)
+        return dgi_cuda_decode(cuda, &aligned, gemm->weights != NULL ? gemm->weights->data : NULL,
+                               &chosen->few, stream);
     CUfunction function;
     dgi_gemm_args args;
-    DGI_TRY(dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &plan));
-    DGI_TRY(dgi_cuda_kernel(cuda, plan.kernel, stream, &function));
-    DGI_TRY(realign(cuda, &aligned.a, &scratch, stream));
-    DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
-    DGI_TRY(fill_args(cuda, &aligned, &plan, &args));
-    return launch(cuda, function, &plan, &args, stream);
+    DGI_TRY(dgi_cuda_kernel(cuda, chosen->many.kernel, stream, &function));
+    DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &args));
+    return launch(cuda, function, &chosen->many, &args, stream);
+}
+
+/* Puts packed weights in the place of b and scale_b; their codes have no address as b. */
+static dg_gemm with_weights(const dg_gemm *gemm)
+{
+    dg_gemm complete = *gemm;
+    if (gemm->weights != NULL) {
+        complete.b = gemm->weights->b;
+        complete.scale_b = dgi_cuda_packed_scale(gemm->weights);
+    }
+    return complete;
 }
 
 /*
@@ -239,17 +304,19 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, char *scratch, CU
  */
 static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 {
-    const size_t bytes = realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b);
+    choice chosen;
     DGI_TRY(check_devices(cuda, gemm));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_a, "scale_a"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
+    DGI_TRY(choose(cuda, gemm, &chosen));
+    const size_t bytes = scratch_bytes(gemm, &chosen);
     if (bytes == 0 || gemm->workspace != NULL)
-        return run_with(cuda, gemm, gemm->workspace, stream);
+        return run_with(cuda, gemm, &chosen, gemm->workspace, stream);
     CUdeviceptr memory;
     DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAllocAsync(&memory, bytes, stream),
                              "allocating scratch memory"));
-    dg_status status = run_with(cuda, gemm, (char *)(uintptr_t)memory, stream);
+    dg_status status = run_with(cuda, gemm, &chosen, (char *)(uintptr_t)memory, stream);
     CUresult result = cuda->driver.cuMemFreeAsync(memory, stream);
     return status != DG_OK ? status
                            : dgi_driver_check(&cuda->driver, result, "releasing scratch memory");
@@ -258,27 +325,35 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
 {
     dgi_cuda *cuda = context->state;
+    const dg_gemm complete = with_weights(gemm);
     DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, run(cuda, gemm, stream));
+    return dgi_cuda_leave(cuda, run(cuda, &complete, stream));
 }
 
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
 {
-    (void)context;
-    *bytes = realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b);
+    choice chosen;
+    const dg_gemm complete = with_weights(gemm);
+    DGI_TRY(choose(context->state, &complete, &chosen));
+    *bytes = scratch_bytes(&complete, &chosen);
     return DG_OK;
 }
 
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 {
     dgi_cuda *cuda = context->state;
-    dgi_sm90_plan plan;
+    const dg_gemm complete = with_weights(gemm);
+    choice chosen;
     CUfunction function;
-    DGI_TRY(dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &plan));
+    DGI_TRY(choose(cuda, &complete, &chosen));
     DGI_TRY(dgi_cuda_enter(cuda));
-    dg_status status = dgi_cuda_kernel(cuda, plan.kernel, NULL, &function);
-    if (status == DG_OK && realigned_bytes(&gemm->a) + realigned_bytes(&gemm->b) > 0)
+    dg_status status = chosen.decode
+                           ? dgi_cuda_decode_kernel(cuda, chosen.few.kernel, NULL, &function)
+                           : dgi_cuda_kernel(cuda, chosen.many.kernel, NULL, &function);
+    if (status == DG_OK && scratch_bytes(&complete, &chosen) > 0)
         status = dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
+    if (status == DG_OK && unpacked_bytes(&complete, &chosen) > 0)
+        status = dgi_cuda_small_kernel(cuda, DGI_SMALL_weights, NULL, &function);
     return dgi_cuda_leave(cuda, status);
 }
 
@@ -299,16 +374,28 @@ dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *
                                 size_t *text_bytes)
 {
     dgi_cuda *cuda = context->state;
-    dgi_sm90_plan plan, best;
+    const dg_gemm complete = with_weights(gemm);
+    choice chosen;
     size_t length = 0;
-    bool chosen = dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, &best) == DG_OK;
+    const bool found = choose(cuda, &complete, &chosen) == DG_OK;
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {
+        dgi_decode_plan plan;
+        if (dgi_decode_plan_with(&complete, cuda->units, !cuda->batch_invariant, i, &plan) != DG_OK)
+            append(text, *text_bytes, &length, "refused %s\n", dg_last_error());
+        else
+            append(text, *text_bytes, &length,
+                   "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile\n",
+                   found && chosen.decode && chosen.few.kernel == i ? "kernel" : "slower",
+                   dgi_decode_kernels[i].name, plan.cycles, plan.split);
+    }
     for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
-        if (dgi_sm90_plan_with(gemm, cuda->units, i, &plan) != DG_OK)
+        dgi_sm90_plan plan;
+        if (dgi_sm90_plan_with(&complete, cuda->units, i, &plan) != DG_OK)
             append(text, *text_bytes, &length, "refused %s\n", dg_last_error());
         else
             append(text, *text_bytes, &length, "%s %s: %.0f cycles predicted\n",
-                   chosen && best.kernel == i ? "kernel" : "slower", dgi_sm90_kernels[i].name,
-                   plan.cycles);
+                   found && !chosen.decode && chosen.many.kernel == i ? "kernel" : "slower",
+                   dgi_sm90_kernels[i].name, plan.cycles);
     }
     *text_bytes = length + 1;
     return DG_OK;

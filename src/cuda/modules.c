@@ -5,7 +5,7 @@
  */
 #include "cuda/context.h"
 
-#include "cuda/device/gemm_args.h"
+#include "cuda/device/decode_args.h"
 
 /* DGI_CUBIN_DIR is where the build put them, set by the build. */
 #define EMBED(kernel)                                                                              \
@@ -21,12 +21,20 @@
 #define DGI_SM90(kernel, ...) EMBED(kernel)
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
+#define DGI_SM90_DECODE(kernel, ...) EMBED(kernel)
+#include "core/kernels_sm90_decode.def"
+#undef DGI_SM90_DECODE
 DGI_SMALL_FILES(EMBED)
 
 static const unsigned char *const gemm_cubins[] = {
 #define DGI_SM90(kernel, ...) dgi_cubin_##kernel,
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
+};
+static const unsigned char *const decode_cubins[] = {
+#define DGI_SM90_DECODE(kernel, ...) dgi_cubin_##kernel,
+#include "core/kernels_sm90_decode.def"
+#undef DGI_SM90_DECODE
 };
 #define CUBIN(kernel, file) dgi_cubin_##file,
 #define NAME(kernel, file)  #kernel,
@@ -43,6 +51,13 @@ static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
     if (result == CUDA_SUCCESS && shared_bytes > 0)
         result = cuda->driver.cuFuncSetAttribute(
             loaded.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes);
+    if (result == CUDA_SUCCESS && shared_bytes > 0) /* clusters of 16 */
+        result = cuda->driver.cuFuncSetAttribute(
+            loaded.function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+    if (result == CUDA_SUCCESS && shared_bytes > 0) /* two kernels on one multiprocessor */
+        result = cuda->driver.cuFuncSetAttribute(loaded.function,
+                                                 CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                                 CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     if (result != CUDA_SUCCESS) {
         cuda->driver.cuModuleUnload(loaded.module);
         return dgi_driver_check(&cuda->driver, result, name);
@@ -77,9 +92,18 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
-    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages,
-                                 row->promote_k, row->span);
+    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages, row->promote_k,
+                                 row->span);
     return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name, bytes, stream,
+                function);
+}
+
+dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                 CUfunction *function)
+{
+    const dgi_decode_kernel *row = &dgi_decode_kernels[index];
+    int bytes = DGI_DECODE_SHARED_BYTES(row->tokens, row->stages, row->scale_k, row->most_split);
+    return find(cuda, &cuda->decode[index], decode_cubins[index], row->name, bytes, stream,
                 function);
 }
 
@@ -124,6 +148,9 @@ void dgi_cuda_unload(dgi_cuda *cuda)
     for (int32_t i = 0; i < dgi_sm90_kernel_count; i++)
         if (cuda->kernels[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->kernels[i].module);
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
+        if (cuda->decode[i].function != NULL)
+            cuda->driver.cuModuleUnload(cuda->decode[i].module);
     for (int i = 0; i < DGI_SMALL_COUNT; i++)
         if (cuda->small[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->small[i].module);

@@ -2,6 +2,7 @@
 /* Reading scale arrays as they are: any strides, any block size, FP32 or UE8M0. */
 #pragma once
 #include "device_types.h"
+#include "ptx/bulk.cuh"
 
 /* Which scale row or column serves matrix row or column `index`. */
 __device__ __forceinline__ int32_t scale_index(int32_t index, int32_t block, int32_t phase)
@@ -58,5 +59,24 @@ template <int COUNT> struct scale_rows {
             for (int i = 0; i < COUNT; i++)
                 values[i] = scale_from_ue8m0(codes[i]);
         }
+    }
+
+    /* The first row's scale in column `col`. */
+    __device__ __forceinline__ float load_first(const dgi_device_scale &scale, int32_t col) const
+    {
+        const uint8_t *data = (const uint8_t *)scale.data;
+        const uint32_t place = col * (uint32_t)scale.col_stride;
+        return ue8m0 ? scale_from_ue8m0(__ldg(data + (first[0] + place)))
+                     : __ldg((const float *)(data + (first[0] + place * 4)));
+    }
+
+    /* Brings the scales in column `col` to L2. */
+    __device__ __forceinline__ void fetch(const dgi_device_scale &scale, int32_t col) const
+    {
+        const uint8_t *data = (const uint8_t *)scale.data;
+        const uint32_t place = col * (uint32_t)scale.col_stride * (ue8m0 ? 1 : 4);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            fetch_line(data + (first[i] + place));
     }
 };

@@ -8,7 +8,7 @@
 #include "device_types.h"
 
 /* Files of small kernels, FILE.cu each, and the kernels in them: X(kernel, file). */
-#define DGI_SMALL_FILES(X) X(realign) X(quantize) X(dequantize)
+#define DGI_SMALL_FILES(X) X(realign) X(quantize) X(dequantize) X(weights)
 #define DGI_SMALL_KERNELS(X)                                                                       \
     X(realign, realign)                                                                            \
     X(quantize, quantize)                                                                          \
@@ -23,7 +23,8 @@
     X(quantize_encode_16, quantize)                                                                \
     X(quantize_encode_32, quantize)                                                                \
     X(dequantize, dequantize)                                                                      \
-    X(dequantize_pieces, dequantize)
+    X(dequantize_pieces, dequantize)                                                               \
+    X(weights, weights)
 #define DGI_SMALL_THREADS 256
 
 typedef struct dgi_realign_args {
@@ -40,7 +41,7 @@ typedef struct dgi_device_counts {
     unsigned long long saturated, underflow, non_finite;
 } dgi_device_counts;
 
-#define DGI_QUANTIZE_PIECE   16   /* elements that a thread loads and stores at a time          */
+#define DGI_QUANTIZE_PIECE   16 /* elements that a thread loads and stores at a time          */
 #define DGI_DEQUANTIZE_PIECE 8
 #define DGI_QUANTIZE_THREADS 512  /* of a CTA of quantize_block_*, at most                      */
 #define DGI_QUANTIZE_PART    1024 /* pieces of which a CTA of quantize_amax finds the largest   */
@@ -69,5 +70,16 @@ typedef struct dgi_dequantize_args {
     int32_t input_dtype, output_dtype;
     dgi_device_scale scale;
 } dgi_dequantize_args;
+
+typedef struct dgi_weights_args {
+    uint8_t *plain, *packed;
+    int64_t rows, cols, ld;
+    int32_t unpack;      /* from packed to plain          */
+    int32_t scale_bytes; /* of one scale: 1 or 4          */
+    const void *from;    /* the scales, and where they go */
+    void *to;
+    int64_t scale_rows, scale_cols;
+    int64_t from_row_stride, from_col_stride, to_row_stride, to_col_stride;
+} dgi_weights_args;
 
 #endif

@@ -49,8 +49,8 @@ template <int Count> __device__ __forceinline__ void wgmma_pin(float (&d)[Count]
 }
 
 /* clang-format off */
-#define WGMMA_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
-                    "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define WGMMA_D8(i) WGMMA_D4(i), WGMMA_D4(i + 4)
 #define WGMMA_D32(i) WGMMA_D8(i), WGMMA_D8(i + 8), WGMMA_D8(i + 16), WGMMA_D8(i + 24)
 #define WGMMA_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -76,6 +76,13 @@ template <int Count> __device__ __forceinline__ void wgmma_pin(float (&d)[Count]
     }
 
 template <int N> struct wgmma;
+WGMMA(8, "%0, %1, %2, %3", "%4", "%5", "%6",
+      WGMMA_D4(0));
+WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10",
+      WGMMA_D8(0));
+WGMMA(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
+      "%16", "%17", "%18",
+      WGMMA_D8(0), WGMMA_D8(8));
 WGMMA(64, WGMMA_R0, "%32", "%33", "%34",
       WGMMA_D32(0));
 WGMMA(128, WGMMA_R0 ", " WGMMA_R1, "%64", "%65", "%66",

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* The planner for few tokens on Hopper: which kernel, and how B is dealt out to multiprocessors. */
+#include "core/plan_decode_sm90.h"
+
+#include "core/packed_sm90.h"
+#include "core/status.h"
+
+#include <string.h>
+
+const dgi_decode_kernel dgi_decode_kernels[] = {
+#define DGI_SM90_DECODE(name, a, b, ...) {#name, DG_##a, DG_##b, __VA_ARGS__},
+#include "core/kernels_sm90_decode.def"
+#undef DGI_SM90_DECODE
+};
+const int32_t dgi_decode_kernel_count = sizeof dgi_decode_kernels / sizeof dgi_decode_kernels[0];
+
+/* Coordinates are 32-bit on the device, and may pass the end of B by a tile. */
+static const int64_t LARGEST_SIZE = INT32_MAX - 1024;
+
+int32_t dgi_decode_find(const char *name)
+{
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
+        if (strcmp(dgi_decode_kernels[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* Whether each block of the scale along K covers whole steps of `step` elements. */
+static bool blocks_cover(const dg_scale *scale, int32_t step)
+{
+    return scale->cols <= 1 || scale->block_cols == 0 ||
+           (scale->block_cols % step == 0 && scale->col_phase % step == 0);
+}
+
+static dg_status check(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
+{
+    const dg_scale *a = &gemm->scale_a, *b = &gemm->scale_b;
+    const int64_t m = gemm->d.rows, n = gemm->d.cols, k = gemm->a.cols;
+    if (gemm->a.dtype != kernel->a || gemm->b.dtype != kernel->b)
+        return dgi_fail(DG_UNSUPPORTED_TYPE, "%s takes %s x %s, not %s x %s", kernel->name,
+                        dg_dtype_name(kernel->a), dg_dtype_name(kernel->b),
+                        dg_dtype_name(gemm->a.dtype), dg_dtype_name(gemm->b.dtype));
+    if (kernel->scale_k == 0 && (a->cols > 1 || b->cols > 1))
+        return dgi_fail(DG_UNSUPPORTED_SCALE, "%s takes scales that are constant along K",
+                        kernel->name);
+    if (kernel->scale_k != 0 &&
+        (!blocks_cover(a, kernel->scale_k) || !blocks_cover(b, kernel->scale_k)))
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "%s takes scales whose blocks and phases are multiples of %d along K, not "
+                        "%d phase %d and %d phase %d",
+                        kernel->name, kernel->scale_k, a->block_cols, a->col_phase, b->block_cols,
+                        b->col_phase);
+    if (m > kernel->tokens)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE, "M is %lld: %s takes up to %d", (long long)m,
+                        kernel->name, kernel->tokens);
+    if (n > LARGEST_SIZE || k > LARGEST_SIZE)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE, "N and K are %lld and %lld: %s takes up to %lld each",
+                        (long long)n, (long long)k, kernel->name, (long long)LARGEST_SIZE);
+    return DG_OK;
+}
+
+static int32_t ceil_div(int64_t size, int64_t step)
+{
+    return (int32_t)((size + step - 1) / step);
+}
+
+/*
+ * Cycles of a plan, with constants measured on an H200 (docs/decode-log.md). Reading B takes the
+ * memory's time, or that of the busiest CTA where few work.
+ */
+static double predict(const dg_gemm *gemm, const dgi_decode_plan *plan)
+{
+    const double memory = 2650.0; /* bytes of B a cycle, all multiprocessors           */
+    const double stage = 230.0;   /* cycles of a stage that need not come from memory  */
+    const double begin_and_end = 5000.0, exchange = 700.0;
+    const int32_t stages = ceil_div(gemm->a.cols, DGI_PACKED_K);
+    const double read = (double)gemm->d.cols * (double)gemm->a.cols / memory;
+    const double busiest = (double)ceil_div(plan->tiles, plan->clusters) *
+                           (ceil_div(stages, plan->split) * stage +
+                            (plan->split > 1 ? exchange + 20.0 * (double)gemm->d.rows : 300.0));
+    return begin_and_end + (read > busiest ? read : busiest);
+}
+
+dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t index,
+                               dgi_decode_plan *plan)
+{
+    const dgi_decode_kernel *kernel = &dgi_decode_kernels[index];
+    DGI_TRY(check(kernel, gemm));
+    const int32_t stages = ceil_div(gemm->a.cols, DGI_PACKED_K);
+    const int32_t most = may_split ? kernel->most_split : 1;
+    bool found = false;
+    for (int32_t split = 1; split <= most && (split == 1 || split <= stages); split *= 2) {
+        dgi_decode_plan candidate = {
+            .kernel = index,
+            .tiles = ceil_div(gemm->d.cols, DGI_PACKED_ROWS),
+            .split = split,
+            .ahead = 4,
+        };
+        /* All CTAs run at the same time, and no cluster has more tiles than it must. */
+        const int32_t room = units / split > 0 ? units / split : 1;
+        candidate.clusters = ceil_div(candidate.tiles, ceil_div(candidate.tiles, room));
+        candidate.cycles = predict(gemm, &candidate);
+        if (!found || candidate.cycles < plan->cycles)
+            *plan = candidate;
+        found = true;
+    }
+    return DG_OK;
+}
+
+dg_status dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, const char *forced,
+                            dgi_decode_plan *plan)
+{
+    if (forced != NULL) {
+        const int32_t index = dgi_decode_find(forced);
+        if (index < 0)
+            return dgi_fail(DG_NOT_FOUND, "there is no CUDA kernel named %s", forced);
+        return dgi_decode_plan_with(gemm, units, may_split, index, plan);
+    }
+    dg_status status = DG_UNSUPPORTED_TYPE;
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {
+        status = dgi_decode_plan_with(gemm, units, may_split, i, plan);
+        if (status == DG_OK)
+            break;
+    }
+    return status;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Choosing a Hopper kernel for a GEMM with few tokens, whose time is that of reading B: pure C, no
+ * CUDA. Used by the CUDA backend and tested on the CPU.
+ */
+#ifndef DGI_PLAN_DECODE_SM90_H
+#define DGI_PLAN_DECODE_SM90_H
+
+#include "deepgemm.h"
+
+/* A row of kernels_sm90_decode.def; see cuda/device/gemm_decode.cu. */
+typedef struct dgi_decode_kernel {
+    const char *name;
+    dg_dtype a, b;
+    int32_t tokens;     /* the most rows of A                                       */
+    int32_t stages;     /* of the ring                                              */
+    int32_t scale_k;    /* K that shares a scale: 128, 32, or 0 for all of it       */
+    int32_t most_split; /* CTAs that may share the K of a tile                      */
+} dgi_decode_kernel;
+
+extern const dgi_decode_kernel dgi_decode_kernels[];
+extern const int32_t dgi_decode_kernel_count;
+
+typedef struct dgi_decode_plan {
+    int32_t kernel;   /* index in dgi_decode_kernels                          */
+    int32_t tiles;    /* of 128 rows of B                                     */
+    int32_t split;    /* CTAs of a cluster, a power of two: each a part of K  */
+    int32_t clusters; /* each takes tile c, c + clusters, ...                 */
+    int32_t ahead;    /* stages fetched to L2 beyond those in shared memory   */
+    double cycles;    /* predicted                                            */
+} dgi_decode_plan;
+
+/*
+ * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel named `forced` or, when that
+ * is NULL, with the one for the fewest tokens. M and N are not 0. Without `may_split` K is not
+ * split, so that a row of D has the same bits whatever M is. Whether B is packed has no influence.
+ * Fails with DG_NOT_FOUND or DG_UNSUPPORTED_... when no kernel can run it.
+ */
+dg_status dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, const char *forced,
+                            dgi_decode_plan *plan);
+
+/* The plan with one kernel. DG_OK, or why that kernel cannot run the GEMM. */
+dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t kernel,
+                               dgi_decode_plan *plan);
+
+/* The row of that name, or -1. */
+int32_t dgi_decode_find(const char *name);
+
+#endif

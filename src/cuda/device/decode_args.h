@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* What the host hands to a decode kernel (gemm_decode.cu), by value; both sides compile this. */
+#ifndef DGI_DECODE_ARGS_H
+#define DGI_DECODE_ARGS_H
+
+#include "decode_layout.h"
+#include "gemm_args.h"
+
+typedef struct dgi_decode_args {
+    CUtensorMap a_map;     /* boxes of one stage: all tokens, 128 of K; unused when k is 0 */
+    CUtensorMap b_map;     /* boxes of one stage: 128 rows, 128 of K; unused when packed   */
+    const uint8_t *packed; /* B as in packed_sm90.h, or NULL                              */
+    dgi_device_matrix c, d, bias;
+    dgi_device_scale scale_a, scale_b, scale_d;
+    int32_t m, n, k;
+    int32_t tiles; /* of 128 rows of B                                                     */
+    int32_t split; /* CTAs of a cluster, which share a tile's K: a power of two up to 16   */
+    int32_t ahead; /* stages that are fetched to L2 beyond those in shared memory          */
+    float alpha, beta;
+    int32_t early; /* B does not change: it may be read before earlier kernels have ended  */
+    int32_t quads; /* four neighbouring elements of C and D lie at a multiple of their size */
+} dgi_decode_args;
+
+#endif

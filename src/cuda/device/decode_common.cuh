@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the roles of the decode kernel share: its constants, its shared memory, the ring of stages,
+ * and the walk over this CTA's part of the work. gemm_decode.cu says what the build sets.
+ */
+#pragma once
+#include "decode_args.h"
+#include "ptx/cluster.cuh"
+#include "ptx/dependent.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/remote.cuh"
+
+constexpr int TOKENS = DGI_TOKENS, STAGES = DGI_STAGES, SCALE_K = DGI_SCALE_K;
+constexpr int MOST_SPLIT = DGI_MOST_SPLIT;
+constexpr int ROWS = DGI_DECODE_ROWS, GROUPS = DGI_DECODE_GROUPS, STAGE_K = 128;
+
+constexpr int PARTS = SCALE_K == 0 ? 1 : STAGE_K / SCALE_K; /* of a stage, each promoted */
+constexpr int PART_K = STAGE_K / PARTS;
+constexpr int MATH_THREADS = GROUPS * 128, THREADS = DGI_DECODE_THREADS(SCALE_K);
+constexpr int SUMS = TOKENS / 2; /* accumulators of a thread */
+
+constexpr int STAGE_BYTES = DGI_DECODE_STAGE_BYTES(TOKENS);
+constexpr int STAGE_SCALES = DGI_DECODE_STAGE_SCALES(TOKENS, SCALE_K);
+constexpr int PART_SCALES = STAGE_SCALES / PARTS; /* those of the tokens, then those of the rows */
+constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K, MOST_SPLIT);
+/* Two kernels that follow each other share a multiprocessor where the shared memory allows it. */
+constexpr int RESIDENT = SHARED_BYTES <= DGI_SHARED_HALF ? 2 : 1;
+
+struct shared_memory {
+    uint32_t stages, received_at, barriers;
+    float *scales, *received, *token_factors, *row_factors, *row_bias;
+
+    __device__ __forceinline__ explicit shared_memory(uint8_t *base)
+    {
+        scales = (float *)(base + STAGES * STAGE_BYTES);
+        received = scales + STAGES * STAGE_SCALES;
+        token_factors = received + DGI_DECODE_RECEIVED(TOKENS, MOST_SPLIT);
+        row_factors = token_factors + TOKENS;
+        row_bias = row_factors + ROWS;
+        stages = shared_address(base);
+        received_at = shared_address(received);
+        barriers = shared_address(row_bias + ROWS);
+    }
+    __device__ __forceinline__ uint32_t weights(int stage) const
+    {
+        return stages + stage * STAGE_BYTES;
+    }
+    __device__ __forceinline__ uint32_t tokens(int stage) const
+    {
+        return weights(stage) + ROWS * STAGE_K;
+    }
+    __device__ __forceinline__ uint32_t full(int stage) const
+    {
+        return barriers + 8 * stage;
+    }
+    __device__ __forceinline__ uint32_t empty(int stage) const
+    {
+        return full(STAGES + stage);
+    }
+    /* All partial sums of a tile have come in. */
+    __device__ __forceinline__ uint32_t all_received() const
+    {
+        return full(2 * STAGES);
+    }
+    /* All CTAs of the cluster can take the partial sums of the next tile. */
+    __device__ __forceinline__ uint32_t all_ready() const
+    {
+        return full(2 * STAGES + 1);
+    }
+};
+
+struct ring_place {
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+    /* Past all stages once. */
+    __device__ __forceinline__ void advance_by_ring()
+    {
+        parity ^= 1;
+    }
+};
+
+/* This CTA's share of the work: its part of K, the same for each of the tiles that it takes. */
+struct share_of_work {
+    int32_t rank, first_tile, tile_step; /* rank in the cluster */
+    int32_t begin, end;                  /* of K, in stages     */
+    int32_t stages;                      /* in all              */
+
+    __device__ __forceinline__ explicit share_of_work(const dgi_decode_args &args)
+    {
+        const int32_t parts = (args.k + STAGE_K - 1) / STAGE_K;
+        rank = args.split == 1 ? 0 : cluster_rank();
+        first_tile = blockIdx.x / args.split;
+        tile_step = gridDim.x / args.split;
+        begin = (int32_t)((int64_t)parts * rank / args.split);
+        end = (int32_t)((int64_t)parts * (rank + 1) / args.split);
+        stages = (args.tiles - first_tile + tile_step - 1) / tile_step * (end - begin);
+    }
+};
+
+/* Walks over the stages of a share: tile by tile, each along K. */
+struct stage_walk {
+    int32_t tile, part;
+
+    __device__ __forceinline__ explicit stage_walk(const share_of_work &work)
+        : tile(work.first_tile), part(work.begin)
+    {
+    }
+    /* Returns whether another tile begins. */
+    __device__ __forceinline__ bool advance(const share_of_work &work)
+    {
+        if (++part != work.end)
+            return false;
+        part = work.begin;
+        tile += work.tile_step;
+        return true;
+    }
+};

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The GEMM for few tokens on Hopper, one kernel for each row of kernels_sm90_decode.def. Its time
+ * is that of reading B. The build compiles this file once a row and sets:
+ *
+ *   DGI_KERNEL               the kernel's name
+ *   DGI_A_TYPE, DGI_B_TYPE   "e4m3" or "e5m2": wgmma's first operand, which is B, and its second
+ *   DGI_TOKENS               the most rows of A: 8 to 128
+ *   DGI_STAGES               depth of the ring, each 128 of K
+ *   DGI_SCALE_K              K that shares a scale: 128, 32, or 0 where all of K does; sums are
+ *                            promoted to FP32 each 32 of K for 32, else each 128
+ *   DGI_MOST_SPLIT           the most CTAs that share a tile's K
+ *
+ * The operands are swapped: 128 rows of B take the side of wgmma that has 64 rows an instruction,
+ * the tokens the one that can be as narrow as 8. A CTA takes tiles of 128 rows of B; a cluster
+ * shares the K of its tiles, so that all multiprocessors read, whatever N is.
+ *
+ * Warps have fixed roles: two warpgroups multiply, 64 rows each, and write D; one warp drives the
+ * copy engine; one gathers scales where these change along K.
+ *
+ * With programmatic dependent launch this kernel begins while the one before it still runs, and
+ * lets the next one begin at once. All roles wait for the earlier kernels before they touch
+ * anything that those may write; see decode_feed.cuh for B.
+ */
+#include "decode_feed.cuh"
+#include "decode_finish.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    DGI_KERNEL(const __grid_constant__ dgi_decode_args args)
+{
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const shared_memory shared(memory);
+    const share_of_work work(args);
+    /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
+    const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    launch_dependents();
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 2);
+            mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
+        }
+        mbarrier_init(shared.all_received(), 1);
+        mbarrier_init(shared.all_ready(), args.split);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (args.split > 1)
+        cluster_arrive();
+
+    if (warp < MATH_THREADS / 32) {
+        multiply_tiles(args, shared, work, warp / 4);
+        return;
+    }
+    if (warp == MATH_THREADS / 32) {
+        if (threadIdx.x % 32 == 0)
+            feed_tiles(args, shared, work);
+    } else if (SCALE_K != 0) {
+        feed_scales(args, shared, work);
+    }
+    __syncwarp();
+    if (args.split > 1)
+        cluster_wait();
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* Storing to shared memory, also of the other CTAs of a cluster. */
+#pragma once
+#include <stdint.h>
+
+__device__ __forceinline__ void shared_store(uint32_t address, float value)
+{
+    asm volatile("st.shared::cta.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+/* The address in CTA `rank` that corresponds to one of this CTA. */
+__device__ __forceinline__ uint32_t remote_address(uint32_t address, uint32_t rank)
+{
+    uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+
+/* Stores one value there; counts its 4 bytes on the barrier, which lies in the same CTA. */
+__device__ __forceinline__ void remote_store(uint32_t address, float value, uint32_t barrier)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+        "f"(value), "r"(barrier)
+        : "memory");
+}
+
+/* Arrives there, after this thread's reads and writes. */
+__device__ __forceinline__ void remote_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+                 : "memory");
+}
+
+/* mbarrier_wait() for what other CTAs of the cluster have stored or released. */
+__device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again%=:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra finished%=;\n"
+                 "bra again%=;\n"
+                 "finished%=:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The two halves of cluster_sync(). */
+__device__ __forceinline__ void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* The GEMM for few tokens on Hopper, host side: arguments and launch. */
+#include "cuda/context.h"
+
+#include "cuda/device/decode_args.h"
+
+/* Whether quads of elements, from a multiple of four columns on, lie at multiples of their size. */
+static bool quads_aligned(const dg_matrix *matrix)
+{
+    const size_t quad = 4 * dg_dtype_bytes(matrix->dtype);
+    return (uintptr_t)matrix->data % quad == 0 && (matrix->rows <= 1 || matrix->ld % 4 == 0);
+}
+
+static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
+                           const dgi_decode_plan *plan, dgi_decode_args *args)
+{
+    const dgi_decode_kernel *kernel = &dgi_decode_kernels[plan->kernel];
+    const int32_t unit = kernel->scale_k != 0 ? kernel->scale_k : 1;
+    *args = (dgi_decode_args){
+        .packed = packed,
+        .c = dgi_device_matrix_of(&gemm->c),
+        .d = dgi_device_matrix_of(&gemm->d),
+        .bias = dgi_device_matrix_of(&gemm->bias),
+        .scale_a = dgi_device_scale_of(&gemm->scale_a, unit),
+        .scale_b = dgi_device_scale_of(&gemm->scale_b, unit),
+        .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
+        .m = (int32_t)gemm->d.rows,
+        .n = (int32_t)gemm->d.cols,
+        .k = (int32_t)gemm->a.cols,
+        .tiles = plan->tiles,
+        .split = plan->split,
+        .ahead = plan->ahead,
+        .alpha = gemm->alpha,
+        .beta = gemm->beta,
+        .early = packed != NULL,
+        .quads = quads_aligned(&gemm->d) && (gemm->beta == 0.0f || quads_aligned(&gemm->c)),
+    };
+    if (args->k == 0)
+        return DG_OK; /* A and B are empty and have no address */
+    DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)kernel->tokens, &args->a_map));
+    return packed != NULL ? DG_OK
+                          : dgi_cuda_describe(cuda, &gemm->b, DGI_DECODE_ROWS, &args->b_map);
+}
+
+dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
+                          const dgi_decode_plan *plan, CUstream stream)
+{
+    const dgi_decode_kernel *kernel = &dgi_decode_kernels[plan->kernel];
+    CUfunction function;
+    dgi_decode_args args;
+    DGI_TRY(dgi_cuda_decode_kernel(cuda, plan->kernel, stream, &function));
+    DGI_TRY(fill_args(cuda, gemm, packed, plan, &args));
+
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (plan->split > 1) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[count].value.clusterDim.x = (unsigned)plan->split;
+        attributes[count].value.clusterDim.y = attributes[count].value.clusterDim.z = 1;
+        count++;
+    }
+    if (cuda->dependent_launch) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count].value.programmaticStreamSerializationAllowed = 1;
+        count++;
+    }
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)(plan->clusters * plan->split),
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = (unsigned)DGI_DECODE_THREADS(kernel->scale_k),
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages,
+                                                            kernel->scale_k, kernel->most_split),
+        .hStream = stream,
+        .attrs = attributes,
+        .numAttrs = count,
+    };
+    void *parameters[] = {&args};
+    return dgi_driver_check(&cuda->driver,
+                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
+                            kernel->name);
+}

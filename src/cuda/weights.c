@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Packed weights on the GPU, host side: tiles as in core/packed_sm90.h, then the scales in their
+ * own type, at a multiple of 256 bytes.
+ */
+#include "cuda/context.h"
+
+#include "core/packed_sm90.h"
+
+static size_t scales_offset(const dg_matrix *b)
+{
+    return (size_t)dgi_packed_padded(dgi_packed_bytes(b->rows, b->cols), 256);
+}
+
+dg_status dgi_cuda_weights_bytes(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                 size_t *bytes)
+{
+    (void)context;
+    *bytes =
+        scales_offset(b) + (size_t)(scale_b->rows * scale_b->cols) * dg_dtype_bytes(scale_b->dtype);
+    return DG_OK;
+}
+
+/*
+ * Scales that a tile's rows share follow each other along K, so that a line of memory serves
+ * several stages; those of single rows lie as the lanes of a warp read them.
+ */
+dg_scale dgi_cuda_packed_scale(const dg_weights *weights)
+{
+    dg_scale scale = weights->scale;
+    const bool along_k = scale.block_rows == 0 || scale.block_rows >= 32;
+    scale.data = (char *)weights->data + scales_offset(&weights->b);
+    scale.row_stride = along_k ? scale.cols : 1;
+    scale.col_stride = along_k ? 1 : scale.rows;
+    return scale;
+}
+
+static dg_status move(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                      const dg_scale *scale_b, bool unpack, CUstream stream)
+{
+    const dg_scale packed = dgi_cuda_packed_scale(weights);
+    const dg_scale *from = unpack ? &packed : scale_b, *to = unpack ? scale_b : &packed;
+    dgi_weights_args args = {
+        .plain = b->data,
+        .packed = weights->data,
+        .rows = b->rows,
+        .cols = b->cols,
+        .ld = b->ld,
+        .unpack = unpack,
+        .scale_bytes = (int32_t)dg_dtype_bytes(packed.dtype),
+        .from = from->data,
+        .to = to->data,
+        .scale_rows = packed.rows,
+        .scale_cols = packed.cols,
+        .from_row_stride = from->row_stride,
+        .from_col_stride = from->col_stride,
+        .to_row_stride = to->row_stride,
+        .to_col_stride = to->col_stride,
+    };
+    const int64_t scales = args.scale_rows * args.scale_cols;
+    const int64_t chunks = dgi_packed_bytes(b->rows, b->cols) / 16;
+    if (scales + chunks == 0)
+        return DG_OK;
+    return dgi_cuda_launch_small(cuda, DGI_SMALL_weights, &args, chunks > scales ? chunks : scales,
+                                 stream);
+}
+
+/*
+ * Waits for the packing, so that from now on the weights do not change: kernels may read them
+ * before the work that was enqueued before them has ended.
+ */
+static dg_status pack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                      const dg_scale *scale_b, CUstream stream)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamIsCapturing(stream, &capture),
+                             "asking whether the stream is captured"));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return dgi_fail(DG_NOT_PREPARED, "weights cannot be packed while the stream is captured: "
+                                         "pack them before the capture");
+    DGI_TRY(move(cuda, weights, b, scale_b, false, stream));
+    return dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(stream),
+                            "waiting for the packed weights");
+}
+
+dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                                CUstream stream)
+{
+    dg_weights codes = *weights;
+    codes.scale = (dg_scale){.dtype = weights->scale.dtype};
+    return move(cuda, &codes, b, &codes.scale, true, stream);
+}
+
+dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,
+                                dg_weights *weights, void *stream)
+{
+    dgi_cuda *cuda = context->state;
+    DGI_TRY(dgi_cuda_check_scale(scale_b, "scale_b"));
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, pack(cuda, weights, b, scale_b, stream));
+}
+
+dg_status dgi_cuda_weights_unpack(dg_context *context, const dg_weights *weights,
+                                  const dg_matrix *b, const dg_scale *scale_b, void *stream)
+{
+    dgi_cuda *cuda = context->state;
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, move(cuda, weights, b, scale_b, true, stream));
+}

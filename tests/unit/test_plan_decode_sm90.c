@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/* The planner for few tokens on Hopper, its kernel table and the layout of packed weights. */
+#include "core/packed_sm90.h"
+#include "core/plan_decode_sm90.h"
+#include "cuda/device/decode_layout.h"
+#include "gemm_case.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNITS = 132 };
+
+/* Each 16 bytes of B have a place of their own, and together they fill the tiles. */
+static void packing_fills_the_tiles(void **state)
+{
+    (void)state;
+    rng r = rng_new(1);
+    for (int round = 0; round < 50; round++) {
+        const int64_t rows = rng_range(&r, 1, 500), cols = rng_range(&r, 1, 700);
+        const int64_t bytes = dgi_packed_bytes(rows, cols);
+        const int64_t all_rows = dgi_packed_padded(rows, 64),
+                      chunks = dgi_packed_padded(cols, 128) / 16;
+        assert_true(bytes % 8192 == 0 && bytes < (rows + 64) * (cols + 128));
+        char *seen = calloc((size_t)(bytes / 16), 1);
+        for (int64_t row = 0; row < all_rows; row++)
+            for (int64_t chunk = 0; chunk < chunks; chunk++) {
+                const int64_t place = dgi_packed_chunk(row, chunk, rows, cols);
+                assert_true(place % 16 == 0 && place >= 0 && place < bytes);
+                assert_int_equal(seen[place / 16]++, 0);
+                /* In its tile a chunk lies where the copy engine would have put it. */
+                const int64_t tile = dgi_packed_tile(row / 128, chunk / 8, rows, cols);
+                assert_int_equal(place - tile, dgi_swizzle((int)(row % 128), (int)(chunk % 8)));
+                assert_true(place - tile < dgi_packed_height(row / 128, rows) * 128);
+            }
+        assert_int_equal(memchr(seen, 0, (size_t)(bytes / 16)) == NULL, 1);
+        free(seen);
+    }
+}
+
+/* Names spell what a kernel is; its shared memory fits; its constants go together. */
+static void kernel_table(void **state)
+{
+    (void)state;
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {
+        const dgi_decode_kernel *k = &dgi_decode_kernels[i];
+        char scales[16] = "precise", name[96];
+        if (k->scale_k != 0)
+            snprintf(scales, sizeof scales, "scaled%d", k->scale_k);
+        snprintf(name, sizeof name, "gemm_%s_%s_decode_%s_%dx128__sm90a", dg_dtype_name(k->a),
+                 dg_dtype_name(k->b), scales, k->tokens);
+        assert_string_equal(k->name, name);
+        assert_int_equal(dgi_decode_find(k->name), i);
+        assert_true(DGI_DECODE_SHARED_BYTES(k->tokens, k->stages, k->scale_k, k->most_split) <=
+                    DGI_SHARED_LIMIT);
+        assert_true(k->stages >= 2 && k->most_split <= DGI_DECODE_MOST_SPLIT);
+        assert_true(k->scale_k == 0 || k->scale_k == 32 || k->scale_k == 128);
+    }
+    assert_int_equal(dgi_decode_find("gemm_of_nobody"), -1);
+}
+
+/* Every tile and every part of K is computed once, by CTAs that all run at the same time. */
+static void plans_cover_the_work(void **state)
+{
+    (void)state;
+    rng r = rng_new(2);
+    int planned = 0;
+    for (int round = 0; round < 3000; round++) {
+        dg_gemm g = gemm_random(&r, rng_chance(&r, 0.5) ? 3000 : 20000);
+        if (g.d.rows > 128 || g.d.rows == 0 || g.d.cols == 0)
+            continue;
+        const bool may_split = rng_chance(&r, 0.8);
+        dgi_decode_plan plan;
+        const dg_status status = dgi_decode_choose(&g, UNITS, may_split, NULL, &plan);
+        if (status != DG_OK) {
+            assert_true(status == DG_UNSUPPORTED_SCALE || status == DG_UNSUPPORTED_TYPE ||
+                        status == DG_UNSUPPORTED_SHAPE);
+            continue;
+        }
+        planned++;
+        const dgi_decode_kernel *k = &dgi_decode_kernels[plan.kernel];
+        assert_true(g.d.rows <= k->tokens && g.a.dtype == k->a && g.b.dtype == k->b);
+        assert_true(plan.split >= 1 && plan.split <= k->most_split);
+        assert_int_equal(plan.split & (plan.split - 1), 0);
+        assert_true(may_split || plan.split == 1);
+        assert_true(plan.clusters >= 1 && plan.clusters <= plan.tiles);
+        assert_true(plan.clusters * plan.split <= UNITS);
+        assert_int_equal(plan.tiles, (g.d.cols + 127) / 128);
+        /* The most tiles of a cluster are as few as the number of clusters that fit allows. */
+        const int32_t most = (plan.tiles + plan.clusters - 1) / plan.clusters;
+        assert_int_equal(most, (plan.tiles + UNITS / plan.split - 1) / (UNITS / plan.split));
+        /* Each CTA of a cluster has some of K, where there is any. */
+        assert_true(plan.split == 1 || plan.split <= (g.a.cols + 127) / 128);
+        /* The same weights are dealt out alike, packed or not. */
+        g.b.data = NULL;
+        dgi_decode_plan again;
+        assert_ok(dgi_decode_choose(&g, UNITS, may_split, NULL, &again));
+        assert_int_equal(plan.kernel, again.kernel);
+        assert_int_equal(plan.split, again.split);
+    }
+    assert_true(planned > 100);
+}
+
+/* Every recipe has a kernel, and each number of tokens takes the narrowest that holds it. */
+static void every_recipe_runs(void **state)
+{
+    (void)state;
+    for (int i = 0; i < recipe_count; i++)
+        for (int64_t m = 1; m <= 64; m++) {
+            dg_gemm g = gemm_of(&recipes[i], m, 4096, 7168, DG_BF16);
+            dgi_decode_plan plan, other;
+            assert_ok(dgi_decode_choose(&g, UNITS, true, NULL, &plan));
+            for (int32_t j = 0; j < dgi_decode_kernel_count; j++)
+                if (dgi_decode_plan_with(&g, UNITS, true, j, &other) == DG_OK &&
+                    dgi_decode_kernels[j].scale_k == dgi_decode_kernels[plan.kernel].scale_k)
+                    assert_true(dgi_decode_kernels[j].tokens >=
+                                dgi_decode_kernels[plan.kernel].tokens);
+        }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    dgi_decode_plan plan;
+    dg_gemm g = gemm_of(recipe_named("block128"), 16, 256, 512, DG_BF16);
+    assert_refused(dgi_decode_choose(&g, UNITS, true, "gemm_of_nobody", &plan), DG_NOT_FOUND,
+                   "gemm_of_nobody");
+    assert_refused(
+        dgi_decode_choose(&g, UNITS, true, "gemm_e4m3_e4m3_decode_scaled128_8x128__sm90a", &plan),
+        DG_UNSUPPORTED_SHAPE, "M is 16");
+    g.scale_a = scale_of(DG_F32, 16, 512, 1, 48, 0, 0);
+    assert_refused(
+        dgi_decode_choose(&g, UNITS, true, "gemm_e4m3_e4m3_decode_scaled32_32x128__sm90a", &plan),
+        DG_UNSUPPORTED_SCALE, "48");
+    g = gemm_of(recipe_named("tensor"), 16, (int64_t)1 << 31, 16, DG_BF16);
+    assert_refused(
+        dgi_decode_choose(&g, UNITS, true, "gemm_e4m3_e4m3_decode_precise_16x128__sm90a", &plan),
+        DG_UNSUPPORTED_SHAPE, "2147483648");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packing_fills_the_tiles),
+        cmocka_unit_test(kernel_table),
+        cmocka_unit_test(plans_cover_the_work),
+        cmocka_unit_test(every_recipe_runs),
+        cmocka_unit_test(refusals),
+    };
+    return test_run(argc, argv, tests);
+}
