@@ -36,6 +36,6 @@
 /* What a CTA can have on compute capability 9.0. */
 #define DGI_SHARED_LIMIT 232448
 /* The same for two CTAs on one multiprocessor. */
-#define DGI_SHARED_HALF (DGI_SHARED_LIMIT / 2 - 512)
+#define DGI_SHARED_HALF  (DGI_SHARED_LIMIT / 2 - 512)
 
 #endif
