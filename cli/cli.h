@@ -19,6 +19,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 int cli_info(int argc, char **argv);
 int cli_calibrate(int argc, char **argv);
 int cli_mix(int argc, char **argv);
+int cli_scales(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_convert(int argc, char **argv);
 int cli_inspect(int argc, char **argv);

@@ -844,6 +844,47 @@ typedef struct dg_bin {
 DG_API dg_status dg_statistics_histogram(const dg_statistics *statistics, const char *layer,
                                          dg_bin *bins, int64_t *count);
 
+/** What was chosen for a layer. The strings live until the callback returns. */
+typedef struct dg_layer_scales {
+    const char *layer;
+    int64_t rows, cols;      /* of its weight                                                  */
+    float input_scale;       /* 0: the statistics do not know the layer, or there are none     */
+    dg_scale_quality input;  /* on the data that the statistics have met                       */
+    dg_scale_quality weight; /* with weigh_columns: each element with its column's weight      */
+    int64_t done, total;     /* elements: this layer and those before it, all layers           */
+} dg_layer_scales;
+
+/** Options of dg_scales_write(). */
+typedef struct dg_scales_options {
+    size_t struct_bytes;
+    const dg_statistics *statistics; /* NULL: no scales of inputs                              */
+    dg_scale_choice inputs, weights;
+    int32_t block_rows, block_cols; /* of the weights' scales, as in dg_scale                 */
+    bool weigh_columns; /* weights by what their columns meet: dg_observed.squares. Needs
+                           statistics                                                           */
+    bool strict;        /* fail when a layer has met no token                                   */
+    const char *const *keep; /* layers to leave out, as for dg_checkpoint_quantize()            */
+    int32_t keep_count;
+    /** Optional: called once per layer when it is done. Returns false to stop: DG_CANCELLED. */
+    bool (*report)(void *user, const dg_layer_scales *layer);
+    void *user;
+} dg_scales_options;
+#define DG_SCALES_OPTIONS_INIT                                                                     \
+    {                                                                                              \
+        .struct_bytes = sizeof(dg_scales_options), .inputs = DG_SCALE_CHOICE_INIT,                 \
+        .weights = DG_SCALE_CHOICE_INIT, .block_rows = 128, .block_cols = 128                      \
+    }
+
+/**
+ * Chooses scales for the linear layers of a 16-bit checkpoint and writes them to the safetensors
+ * file `output`, in F32: "<layer>.weight_scale" [N / block_rows, K / block_cols], rounded up, and,
+ * for layers that the statistics know, "<layer>.input_scale" [1]. The layers are those that
+ * dg_checkpoint_quantize() would quantise. A file that is there is replaced, in one step. `context`
+ * is a CPU context; `options` may be NULL.
+ */
+DG_API dg_status dg_scales_write(dg_context *context, const char *checkpoint, const char *output,
+                                 const dg_scales_options *options);
+
 /* ---- smoothing ----------------------------------------------------------------------- */
 
 /**

@@ -83,15 +83,17 @@ static int64_t widen(const dg_matrix *m, int64_t row, int64_t col, int64_t end, 
 
 /* ---- histograms ---------------------------------------------------------------------- */
 
-/* Adds an area to a histogram; returns its amax. */
+/* Adds an area to a histogram, unless none is asked for; returns its amax. */
 static float gather(const job *j, area a, dgi_histogram *histogram)
 {
     float amax = 0.0f, values[SEGMENT];
     for (int64_t row = a.row; row < a.row_end; row++)
         for (int64_t col = a.col, count; col < a.col_end; col += count) {
             count = widen(j->matrix, row, col, a.col_end, values);
-            dgi_histogram_add(histogram, values,
-                              j->column_weights == NULL ? NULL : j->column_weights + col, count);
+            if (j->choice.method != DG_METHOD_AMAX)
+                dgi_histogram_add(histogram, values,
+                                  j->column_weights == NULL ? NULL : j->column_weights + col,
+                                  count);
             for (int64_t i = 0; i < count; i++)
                 amax = fmaxf(amax, fabsf(values[i]));
         }

@@ -10,12 +10,12 @@
 #include "core/formats.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "io/replace.h"
 #include "io/writer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 typedef long long ll; /* for printf */
 
@@ -111,24 +111,16 @@ dg_status dg_statistics_save(const dg_statistics *statistics, const char *path)
     if (statistics == NULL || path == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL",
                         statistics == NULL ? "statistics" : "path");
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.deepgemm-%d", path, (int)getpid()) < 0)
-        return dgi_no_memory(path);
+    char *temporary;
+    DGI_TRY(dgi_replace_begin(path, &temporary));
     size_t count = (size_t)(statistics->count * PARTS);
     dg_tensor **tensors = calloc(count + 1, sizeof *tensors);
-    dg_status status = dgi_no_memory(path);
-    if (tensors != NULL) {
-        unlink(temporary); /* of a run that was killed and had this number */
-        status = write_file(statistics, temporary, tensors);
-        if (status == DG_OK && rename(temporary, path) != 0)
-            status = dgi_io_error("write", path);
-        if (status != DG_OK)
-            unlink(temporary);
-    }
+    dg_status status =
+        tensors == NULL ? dgi_no_memory(path) : write_file(statistics, temporary, tensors);
+    status = dgi_replace_end(path, temporary, status);
     for (size_t i = 0; i < count && tensors != NULL; i++)
         free(tensors[i]);
     free(tensors);
-    free(temporary);
     return status;
 }
 
