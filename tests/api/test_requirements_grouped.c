@@ -158,9 +158,12 @@ static void scatter_undoes_gather(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(g01_masked_with_few_padded_rows), cmocka_unit_test(g02_any_n_along_k),
-        cmocka_unit_test(g35_same_bits_along_k),           cmocka_unit_test(empty_work),
-        cmocka_unit_test(accumulates_in_place),        cmocka_unit_test(scatter_undoes_gather),
+        cmocka_unit_test(g01_masked_with_few_padded_rows),
+        cmocka_unit_test(g02_any_n_along_k),
+        cmocka_unit_test(g35_same_bits_along_k),
+        cmocka_unit_test(empty_work),
+        cmocka_unit_test(accumulates_in_place),
+        cmocka_unit_test(scatter_undoes_gather),
     };
     return test_run(argc, argv, tests);
 }
