@@ -469,7 +469,8 @@ DG_API void dg_weights_destroy(dg_weights *weights);
  *     (0 for the first) rounded up to a multiple of `alignment`, and ends before row sizes[g]. An
  *     end beyond M counts as M; one at or before its group's beginning makes the group empty.
  * BY_ROW: row r belongs to group sizes[r]. A value outside 0..G-1 (say -1) makes it a padding row.
- *     Groups may lie in any order; each run of equal values costs a tile at least.
+ *     The rows of a group are one run; groups may lie in any order, with padding rows around them.
+ *     A second run of a group is refused on the CPU; a GPU, where nobody looks, computes the first.
  * MASKED: of R rows each group uses the first sizes[g]; less than 0 counts as 0, more than R as R.
  * K_COLUMNS: D[g] = alpha * A_g B_g^T + beta * C[g] + bias[g], where A_g and B_g are neighbouring
  *     columns of `a` and `b`: those of group g begin where those of g - 1 end. For weight gradients
@@ -477,11 +478,11 @@ DG_API void dg_weights_destroy(dg_weights *weights);
  *     not there. A group of K = 0 gives beta * C[g] + bias[g]: in place with beta 1 and no bias,
  *     D[g] keeps its values.
  * K_BLOCKS: the same, but A_g is contiguous [M, sizes[g]], one group behind another, and so is B_g;
- *     a.ld and b.ld have no meaning.
- *     In both, where scales change along K each group begins with a column of scales of its own,
- *     so that the arrays may have up to G - 1 more than all of K needs; their col_phase is 0.
- *     A size that needs more columns than there are is refused on the CPU; on a GPU, where nobody
- *     looks, the last column is used instead.
+ *     a.ld and b.ld have no meaning. Sizes are multiples of 16. Others are refused on the CPU; a
+ * GPU then leaves every group alone. In both, where scales change along K each group begins with a
+ * column of scales of its own, so that the arrays may have up to G - 1 more than all of K needs;
+ * their col_phase is 0. A size that needs more columns than there are is refused on the CPU; a GPU
+ * uses the last ones instead.
  *
  * What is written: the elements of the rows (BY_END, BY_ROW, MASKED) that belong to a group, or all
  * of every group's D (K_...), each once. Padding rows, those that belong to no group, are left as
@@ -584,10 +585,11 @@ DG_API dg_status dg_grouped_prepare(dg_context *context, const dg_gemm *gemm,
 typedef struct dg_table dg_table;
 
 /**
- * Makes a table of `problems` empty problems (at most 65536). `largest` is a GEMM without data that
- * says what the problems share: the types of a, b and d, the granularities of their scales, and the
- * accumulation; no problem may be larger than it in M, N or K. All memory is allocated and all
- * kernels are loaded here. Release it with dg_table_destroy(), before the context.
+ * Makes a table of `problems` empty problems (at most 65536, on a GPU 1024). `largest` is a GEMM
+ * without data that says what the problems share: the types of a, b and d, the granularities of
+ * their scales, and the accumulation; no problem may be larger than it in M, N or K. All memory is
+ * allocated and all kernels are loaded here. Release it with dg_table_destroy(), before the
+ * context.
  */
 DG_API dg_status dg_table_create(dg_context *context, const dg_gemm *largest, int32_t problems,
                                  dg_table **table);
@@ -597,7 +599,8 @@ DG_API void dg_table_destroy(dg_table *table);
 /**
  * Describes problem `index`, with all checks of dg_gemm_run; NULL makes it empty. Nothing is copied
  * to the device yet. No problem's D may overlap what another one reads or writes, which is not
- * checked. gemm->workspace is NULL.
+ * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16, also where
+ * dg_table_update_device() changes them: else dg_table_update() gives DG_MISALIGNED.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
 /** Brings the device's table up to date with all that was set, in stream order. */

@@ -150,10 +150,36 @@ static void list_by_end(const call *c, list *l)
     add_rows(c, l, cursor, rows, -1);
 }
 
-static void list_by_row(const call *c, list *l)
+/* Whether no group has two runs of rows. */
+static dg_status check_runs(const call *c)
 {
     const dg_groups *q = c->groups;
     const int64_t rows = dgi_groups_rows(c->gemm, q);
+    bool *seen = calloc((size_t)q->count + 1, sizeof *seen);
+    if (seen == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory to check %d groups", q->count);
+    dg_status status = DG_OK;
+    for (int64_t r = 0; r < rows && status == DG_OK; r++) {
+        const int32_t group = q->sizes[r];
+        if (group < 0 || group >= q->count || (r > 0 && q->sizes[r - 1] == group))
+            continue;
+        if (seen[group])
+            status = dgi_fail(DG_INVALID_ARGUMENT,
+                              "groups.sizes[%lld] is %d, whose rows ended before: the rows of a "
+                              "group are one run",
+                              (long long)r, group);
+        seen[group] = true;
+    }
+    free(seen);
+    return status;
+}
+
+static dg_status list_by_row(const call *c, list *l)
+{
+    const dg_groups *q = c->groups;
+    const int64_t rows = dgi_groups_rows(c->gemm, q);
+    if (l->items == NULL)
+        DGI_TRY(check_runs(c));
     for (int64_t first = 0, end; first < rows; first = end) {
         const int32_t group = q->sizes[first];
         end = first + 1;
@@ -161,6 +187,7 @@ static void list_by_row(const call *c, list *l)
             end++;
         add_gathered(c, l, first, end, group < q->count ? group : -1);
     }
+    return DG_OK;
 }
 
 static void list_masked(const call *c, list *l)
@@ -190,6 +217,11 @@ static dg_status list_along_k(const call *c, list *l)
     product p = {.rows = g->a.rows};
     for (p.group = 0; p.group < c->groups->count; p.group++) {
         p.depth = (int32_t)dgi_clamp_size(c->groups->sizes[p.group], g->a.cols - p.k);
+        if (c->groups->grouping == DG_GROUPS_K_BLOCKS && c->groups->sizes[p.group] > 0 &&
+            c->groups->sizes[p.group] % 16 != 0)
+            return dgi_fail(DG_INVALID_ARGUMENT,
+                            "groups.sizes[%d] is %d: blocks along K are multiples of 16", p.group,
+                            c->groups->sizes[p.group]);
         const int64_t a_end = p.a_scale + dg_scale_count(p.depth, g->scale_a.block_cols, 0);
         const int64_t b_end = p.b_scale + dg_scale_count(p.depth, g->scale_b.block_cols, 0);
         add(l, p);
@@ -220,8 +252,7 @@ static dg_status list_products(const call *c, list *l)
         list_by_end(c, l);
         return DG_OK;
     case DG_GROUPS_BY_ROW:
-        list_by_row(c, l);
-        return DG_OK;
+        return list_by_row(c, l);
     case DG_GROUPS_MASKED:
         list_masked(c, l);
         return DG_OK;

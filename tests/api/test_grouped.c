@@ -18,9 +18,18 @@ static void random_groups(void **state)
     (void)state;
     rng r = rng_new(1);
     dg_context *context = test_context(NULL);
+    int ran = 0;
     for (int i = 0; i < 400; i++) {
         grouped_case *c = grouped_case_random(&r, i % 8 == 0 ? 150 : 40);
-        assert_ok(grouped_case_run(c, context, false));
+        const dg_status status = grouped_case_run(c, context, false);
+        if (test_device() != DG_CPU &&
+            (status == DG_UNSUPPORTED_SCALE || status == DG_MISALIGNED)) {
+            grouped_case_check_untouched(c);
+            grouped_case_free(c);
+            continue;
+        }
+        assert_ok(status);
+        ran++;
         grouped_case_check(c);
         if (can_pack(c)) {
             assert_ok(grouped_case_run(c, context, true));
@@ -30,6 +39,7 @@ static void random_groups(void **state)
             grouped_case_check_bits(c, context);
         grouped_case_free(c);
     }
+    assert_true(ran >= 100); /* a GPU does not take every granularity */
     dg_destroy(context);
 }
 

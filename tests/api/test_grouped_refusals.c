@@ -125,6 +125,25 @@ static void packed_weights(void **state)
     dg_weights_destroy(other);
 }
 
+/* What the device's arrays may not say, where they can be read. */
+static void sizes_that_are_read(void **state)
+{
+    (void)state;
+    if (test_device() != DG_CPU)
+        skip();
+    static const int32_t twice[] = {1, 1, 0, 0, 1, -1, 2, 2}, blocks[] = {16, 0, 24};
+    dg_groups q = valid->groups;
+    q.grouping = DG_GROUPS_BY_ROW;
+    q.sizes = twice;
+    assert_refused(dg_grouped_run(context, &valid->gemm, &q, NULL), DG_INVALID_ARGUMENT,
+                   "groups.sizes[4] is 1");
+    q.grouping = DG_GROUPS_K_BLOCKS;
+    q.sizes = blocks;
+    assert_refused(dg_grouped_run(context, &valid->gemm, &q, NULL), DG_INVALID_ARGUMENT,
+                   "groups.sizes[2] is 24");
+    grouped_case_check_untouched(valid);
+}
+
 /* Sizes that the scale arrays do not cover: seen where the sizes can be read. */
 static void too_few_scales(void **state)
 {
@@ -159,9 +178,13 @@ static void still_works(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descriptions),   cmocka_unit_test(operands),
-        cmocka_unit_test(strides),        cmocka_unit_test(packed_weights),
-        cmocka_unit_test(too_few_scales), cmocka_unit_test(still_works),
+        cmocka_unit_test(descriptions),
+        cmocka_unit_test(operands),
+        cmocka_unit_test(strides),
+        cmocka_unit_test(packed_weights),
+        cmocka_unit_test(sizes_that_are_read),
+        cmocka_unit_test(too_few_scales),
+        cmocka_unit_test(still_works),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, begin, end);

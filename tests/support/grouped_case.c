@@ -490,15 +490,6 @@ static void random_ends(rng *r, int32_t *sizes, int32_t count, int64_t rows)
         sizes[rng_range(r, 0, count - 1)] = (int32_t)rng_range(r, -5, rows + 5);
 }
 
-static void random_row_groups(rng *r, int32_t *sizes, int32_t count, int64_t rows)
-{
-    for (int64_t i = 0; i < rows;) {
-        const int32_t group = (int32_t)rng_range(r, -1, count); /* both ends are padding */
-        for (int64_t run = rng_range(r, 1, rows / 3 + 1); run > 0 && i < rows; run--)
-            sizes[i++] = group;
-    }
-}
-
 static void shuffle(rng *r, int32_t *values, int64_t count)
 {
     for (int64_t i = count - 1; i > 0; i--) {
@@ -507,6 +498,28 @@ static void shuffle(rng *r, int32_t *values, int64_t count)
         values[i] = values[j];
         values[j] = spare;
     }
+}
+
+/* Runs of the groups in any order, some left out, padding between them. */
+static void random_row_groups(rng *r, int32_t *sizes, int32_t count, int64_t rows)
+{
+    int32_t order[16];
+    assert_true(count <= 16);
+    for (int32_t i = 0; i < count; i++)
+        order[i] = i;
+    shuffle(r, order, count);
+    int64_t at = 0;
+    for (int32_t i = 0; i <= count; i++) {
+        const int32_t padding = rng_chance(r, 0.5) ? -1 : count; /* both are none */
+        int64_t gap = rng_chance(r, 0.5) ? 0 : rng_range(r, 0, rows / 4);
+        int64_t run = rng_chance(r, 0.2) ? 0 : rng_range(r, 0, 2 * rows / count + 1);
+        for (; gap > 0 && at < rows; gap--)
+            sizes[at++] = padding;
+        for (; i < count && run > 0 && at < rows; run--)
+            sizes[at++] = order[i];
+    }
+    while (at < rows)
+        sizes[at++] = -1;
 }
 
 /* Rows of a larger A, and places in a larger D; some are outside. */
@@ -545,6 +558,8 @@ static void random_depths(rng *r, grouped_shape *s, int32_t *sizes)
     int64_t k = 0;
     for (int32_t i = 0; i < q->count; i++) {
         sizes[i] = (int32_t)(rng_chance(r, 0.25) ? 0 : rng_range(r, 1, g->a.cols));
+        if (q->grouping == DG_GROUPS_K_BLOCKS)
+            sizes[i] = (sizes[i] + 15) / 16 * 16;
         k += sizes[i];
     }
     g->a.cols = g->b.cols = k;
