@@ -65,6 +65,7 @@ static void *place(dg_context *context, guard *memory)
 static placed place_case(dg_context *context, gemm_case *c)
 {
     placed p = {c, c->gemm};
+    c->device = test_device();
     p.gemm.a.data = place(context, &c->a);
     p.gemm.b.data = place(context, &c->b);
     p.gemm.c.data = place(context, &c->c);
