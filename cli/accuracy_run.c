@@ -172,13 +172,15 @@ static void run_batch(accuracy *a, int row, fp8_model models[accuracy_method_cou
     dg_matrix wide = layer_new(count * tokens, vocabulary);
     dg_matrix fp8 = layer_new(count * tokens, vocabulary);
     llama_forward(&a->model, ids, count, tokens, product_wide, a, wide.data);
+    predict_reference reference = predict_reference_new(ids, count, tokens, &wide);
     for (int m = 0; m < accuracy_method_count; m++) {
         if (models[m].layers == NULL)
             continue;
         llama_forward(&a->model, ids, count, tokens, product_fp8, &models[m], fp8.data);
-        predict_add(&a->cells[row][m].result, ids, count, tokens, &wide, &fp8);
+        predict_add(&a->cells[row][m].result, &reference, &fp8);
         cli_progress_update(progress, (double)(first + count));
     }
+    predict_reference_free(&reference);
     free(wide.data);
     free(fp8.data);
 }

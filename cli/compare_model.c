@@ -135,7 +135,9 @@ void compare_models(const compare_job *job, const char *reference, const char *r
     llama_forward(&r.reference, text.ids, 1, tokens, product_compared, &r, wide.data);
     llama_forward(&r.result, text.ids, 1, tokens, product_of_result, &r, fp8.data);
     cli_progress_end(&r.progress);
-    predict_add(&report->whole, text.ids, 1, tokens, &wide, &fp8);
+    predict_reference predicted = predict_reference_new(text.ids, 1, tokens, &wide);
+    predict_add(&report->whole, &predicted, &fp8);
+    predict_reference_free(&predicted);
     free(wide.data);
     free(fp8.data);
     free(text.ids);

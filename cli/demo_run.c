@@ -130,7 +130,9 @@ predict demo_run(demo *d, const int32_t *ids, int64_t tokens)
     const dg_matrix wide_logits = dg_matrix_of(wide, DG_F32, tokens, model->vocabulary);
     const dg_matrix fp8_logits = dg_matrix_of(fp8, DG_F32, tokens, model->vocabulary);
     predict whole = PREDICT_INIT;
-    predict_add(&whole, ids, 1, tokens, &wide_logits, &fp8_logits);
+    predict_reference reference = predict_reference_new(ids, 1, tokens, &wide_logits);
+    predict_add(&whole, &reference, &fp8_logits);
+    predict_reference_free(&reference);
     free(wide);
     free(fp8);
     free(d->head.data);

@@ -7,12 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef struct token {
-    bool agreed;
-    double wide_nats, fp8_nats;
-    dg_comparison logits;
-} token;
-
 static int64_t largest(const float *logits, int64_t count)
 {
     int64_t best = 0;
@@ -31,20 +25,59 @@ static double nats(const float *logits, int64_t count, double top, int32_t id)
     return log(sum) + top - logits[id];
 }
 
-/* `next` is the token that follows, or -1. */
-static token judge(float *wide, float *fp8, int64_t vocabulary, int32_t next)
+/* Whether a text goes on after this row. */
+static bool has_next(const predict_reference *r, int64_t row)
 {
-    token t = {.logits = DG_COMPARISON_INIT};
-    int64_t wide_best = largest(wide, vocabulary), fp8_best = largest(fp8, vocabulary);
-    t.agreed = wide_best == fp8_best;
-    if (next >= 0) {
-        t.wide_nats = nats(wide, vocabulary, wide[wide_best], next);
-        t.fp8_nats = nats(fp8, vocabulary, fp8[fp8_best], next);
+    return row % r->tokens != r->tokens - 1;
+}
+
+predict_reference predict_reference_new(const int32_t *ids, int64_t sequences, int64_t tokens,
+                                        const dg_matrix *logits)
+{
+    int64_t rows = sequences * tokens, vocabulary = logits->cols;
+    predict_reference r = {
+        .ids = ids,
+        .sequences = sequences,
+        .tokens = tokens,
+        .logits = *logits,
+        .best = cli_alloc((size_t)rows * sizeof *r.best),
+        .nats = cli_alloc((size_t)rows * sizeof *r.nats),
+    };
+#pragma omp parallel for
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = (const float *)logits->data + row * logits->ld;
+        r.best[row] = largest(x, vocabulary);
+        if (has_next(&r, row))
+            r.nats[row] = nats(x, vocabulary, x[r.best[row]], ids[row + 1]);
     }
-    dg_matrix x = dg_matrix_of(wide, DG_F32, 1, vocabulary);
-    dg_matrix y = dg_matrix_of(fp8, DG_F32, 1, vocabulary);
-    cli_check(dg_compare(&x, &y, &t.logits), "comparing logits");
-    return t;
+    return r;
+}
+
+void predict_reference_free(predict_reference *reference)
+{
+    free(reference->best);
+    free(reference->nats);
+}
+
+/* One token's part. */
+static predict judge(const predict_reference *r, const dg_matrix *fp8, int64_t row)
+{
+    int64_t vocabulary = fp8->cols;
+    float *x = (float *)r->logits.data + row * r->logits.ld;
+    float *y = (float *)fp8->data + row * fp8->ld;
+    int64_t best = largest(y, vocabulary);
+    predict part = PREDICT_INIT;
+    part.tokens = 1;
+    part.agreed = best == r->best[row];
+    if (has_next(r, row)) {
+        part.guesses = 1;
+        part.wide_nats = r->nats[row];
+        part.fp8_nats = nats(y, vocabulary, y[best], r->ids[row + 1]);
+    }
+    dg_matrix wide_row = dg_matrix_of(x, DG_F32, 1, vocabulary);
+    dg_matrix fp8_row = dg_matrix_of(y, DG_F32, 1, vocabulary);
+    cli_check(dg_compare(&wide_row, &fp8_row, &part.logits), "comparing logits");
+    return part;
 }
 
 static void merge(dg_comparison *sum, const dg_comparison *part)
@@ -63,27 +96,23 @@ static void merge(dg_comparison *sum, const dg_comparison *part)
     sum->errors += part->errors;
 }
 
-void predict_add(predict *p, const int32_t *ids, int64_t sequences, int64_t tokens,
-                 const dg_matrix *wide, const dg_matrix *fp8)
+void predict_add(predict *p, const predict_reference *r, const dg_matrix *fp8)
 {
-    int64_t rows = sequences * tokens, vocabulary = wide->cols;
-    token *all = cli_alloc((size_t)rows * sizeof *all);
+    int64_t rows = r->sequences * r->tokens;
+    predict *parts = cli_alloc((size_t)rows * sizeof *parts);
 #pragma omp parallel for
-    for (int64_t row = 0; row < rows; row++) {
-        bool last = row % tokens == tokens - 1;
-        all[row] = judge((float *)wide->data + row * wide->ld, (float *)fp8->data + row * fp8->ld,
-                         vocabulary, last ? -1 : ids[row + 1]);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        parts[row] = judge(r, fp8, row);
     for (int64_t row = 0; row < rows; row++) { /* in order, so that the sums are always the same */
-        p->agreed += all[row].agreed;
-        p->wide_nats += all[row].wide_nats;
-        p->fp8_nats += all[row].fp8_nats;
-        merge(&p->logits, &all[row].logits);
+        p->tokens += parts[row].tokens;
+        p->agreed += parts[row].agreed;
+        p->guesses += parts[row].guesses;
+        p->wide_nats += parts[row].wide_nats;
+        p->fp8_nats += parts[row].fp8_nats;
+        merge(&p->logits, &parts[row].logits);
     }
-    p->tokens += rows;
-    p->guesses += sequences * (tokens - 1);
-    free(all);
-    const dg_matrix nothing = dg_matrix_of(NULL, DG_F32, 0, vocabulary);
+    free(parts);
+    const dg_matrix nothing = dg_matrix_of(NULL, DG_F32, 0, fp8->cols);
     cli_check(dg_compare(&nothing, &nothing, &p->logits), "comparing logits"); /* the metrics */
 }
 

@@ -18,12 +18,21 @@ typedef struct predict {
         .logits = DG_COMPARISON_INIT                                                               \
     }
 
-/*
- * Adds texts: ids [sequences, tokens], and for each token both models' logits [vocabulary]. The
- * sums do not depend on the number of threads.
- */
-void predict_add(predict *p, const int32_t *ids, int64_t sequences, int64_t tokens,
-                 const dg_matrix *wide, const dg_matrix *fp8);
+/* What the 16-bit model predicts for some texts: worked out once, compared with many times. */
+typedef struct predict_reference {
+    const int32_t *ids; /* [sequences, tokens], the caller's */
+    int64_t sequences, tokens;
+    dg_matrix logits; /* [sequences * tokens, vocabulary], the caller's */
+    int64_t *best;    /* each token's most likely next one */
+    double *nats;     /* of the one that comes next; 0 for the last of a text */
+} predict_reference;
+
+predict_reference predict_reference_new(const int32_t *ids, int64_t sequences, int64_t tokens,
+                                        const dg_matrix *logits);
+void predict_reference_free(predict_reference *reference);
+
+/* Adds the FP8 model's logits for these texts. The sums do not depend on the number of threads. */
+void predict_add(predict *p, const predict_reference *reference, const dg_matrix *fp8);
 
 double predict_top1_agreement(const predict *p); /* a share, 0 to 1 */
 double predict_wide_perplexity(const predict *p);
