@@ -107,6 +107,9 @@ int cli_accuracy(int argc, char **argv)
     for (int i = 0; a.wide != NULL && i <= a.model.block_count * LLAMA_BLOCK_KINDS; i++)
         free(a.wide[i].data);
     free(a.wide);
+    for (int i = 0; a.samples != NULL && i < a.model.block_count * LLAMA_BLOCK_KINDS; i++)
+        free(a.samples[i].data);
+    free(a.samples);
     dg_statistics_destroy(a.statistics);
     free(a.text.ids);
     free(a.calibration.ids);

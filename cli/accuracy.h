@@ -22,10 +22,11 @@ typedef struct accuracy_method {
     const char *name;
     dg_scale_method method;
     bool weighted;        /* columns by the energy of the activations that they meet     */
+    bool smoothed;        /* scale is moved from activations to weights first                */
     int64_t least_values; /* of a scale: with fewer the method is absmax, or has no sense */
 } accuracy_method;
 
-enum { accuracy_scales_count = 5, accuracy_method_count = 5 };
+enum { accuracy_scales_count = 5, accuracy_method_count = 6 };
 extern const accuracy_scales accuracy_all_scales[accuracy_scales_count];
 extern const accuracy_method accuracy_methods[accuracy_method_count];
 
@@ -45,6 +46,7 @@ typedef struct accuracy {
     const bench_peer *peer; /* multiplies in 16 bits */
     llama_text text, calibration;
     double percentile;
+    dg_matrix *samples;        /* layer by layer, the calibration's first activations */
     dg_statistics *statistics; /* of the calibration text                             */
     dg_matrix *wide;           /* F32: block by block, each with its kinds, then the head */
     accuracy_cell cells[accuracy_scales_count][accuracy_method_count];
