@@ -9,11 +9,32 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import deepgemm  # noqa: E402
 import deepgemm.compat  # noqa: E402
 from deepgemm.compat import deep_gemm as dg  # noqa: E402
-from test_torch import DEVICES, needs_gpu  # noqa: E402
+from test_torch import DEVICES, HAS_GPU, needs_gpu  # noqa: E402
 
 E4M3 = torch.float8_e4m3fn
+
+
+def has_grouped_gpu():
+    if not HAS_GPU:
+        return False
+    zero = torch.zeros(1, 1, 16, device="cuda", dtype=E4M3)
+    one = torch.ones(1, 1, 1, device="cuda")
+    sizes = torch.ones(1, device="cuda", dtype=torch.int32)
+    try:
+        deepgemm.grouped_gemm(
+            zero[0], zero, one[0], one, sizes=sizes, grouping="by_end", granularity=deepgemm.TENSOR
+        )
+    except deepgemm.UnsupportedDevice:
+        return False
+    return True
+
+
+needs_grouped_gpu = pytest.mark.skipif(
+    not has_grouped_gpu(), reason="no GPU that this build has grouped products for"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -193,12 +214,15 @@ def test_no_k(device):
     assert (d == 0).all()
 
 
+GROUPED = ["cpu", pytest.param("cuda", marks=needs_grouped_gpu)]
+
+
 def experts(count, n, k, device):
     pairs = [pair(n, k, device, block=True) for _ in range(count)]
     return tuple(torch.stack([one[i] for one in pairs]) for i in range(2))
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", GROUPED)
 def test_m_grouped_contiguous(device):
     count, n, k, alignment = 3, 72, 256, 16
     b = experts(count, n, k, device)
@@ -235,7 +259,7 @@ def test_m_grouped_contiguous(device):
         dg.set_mk_alignment_for_contiguous_layout(before)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", GROUPED)
 def test_m_grouped_masked(device):
     count, most, n, k = 4, 20, 72, 256
     b = experts(count, n, k, device)
@@ -252,7 +276,7 @@ def test_m_grouped_masked(device):
         dg.fp8_m_grouped_gemm_nt_masked(a, b, d, used, 7, enable_overlap=True)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", GROUPED)
 def test_k_grouped(device):
     m, n, ks = 24, 40, [256, 0, 128]
     parts_a = [torch.randn(m, k, device=device) for k in ks]
