@@ -56,6 +56,14 @@ from ._C import (
     UnsupportedType,
     Weights,
 )
+from ._checkpoint import (
+    Checkpoint,
+    StoredTensor,
+    StoredWeight,
+    TensorReport,
+    convert_checkpoint,
+    quantize_checkpoint,
+)
 from ._grouped import GroupedGEMM, Plan, grouped_gemm, prepare_grouped
 
 __version__ = _C.version
@@ -68,6 +76,7 @@ __all__ = [
     "TOKEN_CHANNEL",
     "BadFile",
     "Cancelled",
+    "Checkpoint",
     "Comparison",
     "Context",
     "DeviceMismatch",
@@ -82,7 +91,10 @@ __all__ = [
     "NotPrepared",
     "OutOfMemory",
     "Plan",
+    "StoredTensor",
+    "StoredWeight",
     "Tensor",
+    "TensorReport",
     "UnsupportedDevice",
     "UnsupportedScale",
     "UnsupportedShape",
@@ -90,6 +102,7 @@ __all__ = [
     "Weights",
     "compare",
     "convert",
+    "convert_checkpoint",
     "dequantize",
     "empty",
     "explain",
@@ -102,6 +115,7 @@ __all__ = [
     "prepare",
     "prepare_grouped",
     "quantize",
+    "quantize_checkpoint",
     "tensor",
     "workspace_bytes",
 ]

@@ -162,4 +162,9 @@ PyObject *dgp_grouped(PyObject *module, PyObject *const *args, Py_ssize_t count)
 int dgp_table_init(PyObject *module);
 PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
+/* ---- checkpoint.c -------------------------------------------------------------------- */
+
+int dgp_checkpoint_init(PyObject *module);
+PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 #endif

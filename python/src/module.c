@@ -12,6 +12,7 @@ static PyMethodDef functions[] = {
     FUNCTION("linear", dgp_linear),
     FUNCTION("grouped", dgp_grouped),
     FUNCTION("table", dgp_table_new),
+    FUNCTION("checkpoint_write", dgp_checkpoint_write),
     FUNCTION("quantize", dgp_quantize),
     FUNCTION("dequantize", dgp_dequantize),
     FUNCTION("convert", dgp_convert),
@@ -39,7 +40,7 @@ PyMODINIT_FUNC PyInit__C(void)
         return NULL;
     if (dgp_operand_init() < 0 || dgp_errors_init(module) < 0 || dgp_tensor_init(module) < 0 ||
         dgp_context_init(module) < 0 || dgp_weights_init(module) < 0 ||
-        dgp_table_init(module) < 0 ||
+        dgp_table_init(module) < 0 || dgp_checkpoint_init(module) < 0 ||
         PyModule_AddStringConstant(module, "version", dg_version()) < 0)
         Py_CLEAR(module);
     return module;
