@@ -74,6 +74,7 @@ gemm_case *gemm_case_new(rng *r, const dg_gemm *shape, gemm_case_options options
     assert_non_null(made);
     dg_gemm *g = &made->gemm;
     *g = *shape;
+    made->device = DG_CPU;
     double deviation = rng_chance(r, 0.25) ? 0.0 : 1.0;
     double typical = sqrt((double)g->a.cols + 1.0);
     made->a = new_matrix(r, &g->a, deviation);

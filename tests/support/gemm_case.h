@@ -44,7 +44,7 @@ typedef struct gemm_case {
     dg_gemm gemm; /* complete, in host memory, with b and scale_b */
     guard a, b, c, d, scale_a, scale_b, scale_d, bias;
     guard d_before;   /* D's memory as it was before the call */
-    dg_device device; /* of the last run */
+    dg_device device; /* whose rules judge D: those of gemm_case_run's, otherwise the CPU's */
     double *reference, *magnitude;
 } gemm_case;
 
