@@ -20,6 +20,7 @@ int cli_info(int argc, char **argv);
 int cli_calibrate(int argc, char **argv);
 int cli_mix(int argc, char **argv);
 int cli_scales(int argc, char **argv);
+int cli_smooth(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_convert(int argc, char **argv);
 int cli_inspect(int argc, char **argv);

@@ -15,6 +15,7 @@ static const command commands[] = {
     {"info", "what the library and this machine can do", cli_info},
     {"calibrate", "collect statistics of a model's activations, for static scales", cli_calibrate},
     {"scales", "choose the scales of a checkpoint's weights and inputs", cli_scales},
+    {"smooth", "move outliers from a model's activations to its weights", cli_smooth},
     {"mix", "which layers should stay in 16 bits to meet a budget", cli_mix},
     {"quantize", "make an FP8 checkpoint of a 16-bit one", cli_quantize},
     {"convert", "write an FP8 checkpoint in another layout", cli_convert},

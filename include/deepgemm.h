@@ -1213,6 +1213,26 @@ DG_API dg_status dg_checkpoint_quantize(dg_context *context, const char *input, 
 DG_API dg_status dg_checkpoint_convert(dg_context *context, const char *input, const char *output,
                                        const dg_checkpoint_options *options);
 
+/** Factors for a tensor of a checkpoint: its element (r, c) becomes itself * rows[r] * cols[c]. */
+typedef struct dg_rescale {
+    const char *tensor;
+    const float *rows; /* [shape[0]]; NULL: 1                        */
+    const float *cols; /* [shape[1]]; NULL: 1, and for a vector      */
+} dg_rescale;
+
+/**
+ * Writes the 16-bit checkpoint `input` to the folder `output` with some of its tensors, F32, F16 or
+ * BF16 vectors and matrices, multiplied by factors; everything else is copied. For folding what
+ * dg_smooth_choose() finds into a model: 1 / factor into the rows that make a feature (the norm's,
+ * the layer's before), the factor into the columns that take it. *rounded, which may be NULL,
+ * becomes the number of elements whose products are not exact in the tensor's type: 0 for powers of
+ * two, unless a value leaves the type's range. `output` appears as that of dg_checkpoint_quantize()
+ * does; `replace` as there.
+ */
+DG_API dg_status dg_checkpoint_rescale(dg_context *context, const char *input, const char *output,
+                                       const dg_rescale *rescales, int64_t count, bool replace,
+                                       int64_t *rounded);
+
 #ifdef __cplusplus
 }
 #endif
