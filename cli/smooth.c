@@ -181,7 +181,8 @@ static void print_json(const smoother *s, char *const *paths, int64_t tokens, in
     for (int i = 0; i < s->model.block_count * GROUP_KINDS; i++) {
         const group *g = &s->groups[i];
         cJSON *row = cJSON_CreateObject();
-        cJSON_AddNumberToObject(row, "block", i / GROUP_KINDS);
+        int block = i / GROUP_KINDS;
+        cJSON_AddNumberToObject(row, "block", block);
         cJSON_AddStringToObject(row, "layers", group_kinds[i % GROUP_KINDS].name);
         cJSON_AddNumberToObject(row, "strength", g->report.strength);
         cJSON_AddNumberToObject(row, "error_before", g->report.error_before);
