@@ -9,26 +9,39 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "3" or "token . channel": the rows to run; all where none is named. */
-static void choose_rows(const cli_list *names, bool wanted[accuracy_scales_count])
+/* Whether a list names it; a list without names has everything. */
+static bool is_named(const cli_list *names, const char *name)
 {
-    for (int row = 0; row < accuracy_scales_count; row++)
-        wanted[row] = names->count == 0;
-    for (int i = 0; i < names->count; i++) {
+    for (int i = 0; i < names->count; i++)
+        if (strcmp(names->items[i], name) == 0)
+            return true;
+    return names->count == 0;
+}
+
+static void check_names(const cli_list *scales, const cli_list *methods)
+{
+    for (int i = 0; i < scales->count; i++) {
         int row = 0;
         while (row < accuracy_scales_count &&
-               strcmp(accuracy_all_scales[row].name, names->items[i]) != 0)
+               strcmp(accuracy_all_scales[row].name, scales->items[i]) != 0)
             row++;
         if (row == accuracy_scales_count)
-            cli_misuse("--scales: there is no '%s'; the table lists them", names->items[i]);
-        wanted[row] = true;
+            cli_misuse("--scales: there is no '%s'; the table lists them", scales->items[i]);
+    }
+    for (int i = 0; i < methods->count; i++) {
+        int m = 0;
+        while (m < accuracy_method_count &&
+               strcmp(accuracy_methods[m].name, methods->items[i]) != 0)
+            m++;
+        if (m == accuracy_method_count)
+            cli_misuse("--method: there is no '%s'; the table lists them", methods->items[i]);
     }
 }
 
 static bool row_is_done(const accuracy *a, int row)
 {
     for (int m = 0; m < accuracy_method_count; m++)
-        if (accuracy_has(row, m) && !a->cells[row][m].done)
+        if (a->wanted[row][m] && !a->cells[row][m].done)
             return false;
     return true;
 }
@@ -38,7 +51,7 @@ int cli_accuracy(int argc, char **argv)
     accuracy a = {.percentile = 99.99};
     int64_t texts = INT32_MAX, tokens = INT32_MAX, threads = 0;
     const char *output = NULL;
-    cli_list scales = {0};
+    cli_list scales = {0}, methods = {0};
     bool json = false, markdown = false;
     const cli_option options[] = {
         {"text", "FILE", CLI_TEXT, &a.text_path,
@@ -48,6 +61,7 @@ int cli_accuracy(int argc, char **argv)
         {"texts", "N", CLI_COUNT, &texts, "how many of them (default all)"},
         {"tokens", "N", CLI_COUNT, &tokens, "how much of each (default all)"},
         {"scales", "NAME", CLI_LIST, &scales, "only this row of the table; may be repeated"},
+        {"method", "NAME", CLI_LIST, &methods, "only this column; may be repeated"},
         {"percentile", "P", CLI_REAL, &a.percentile, "of the percentile method (default 99.99)"},
         {"output", "FILE.json", CLI_TEXT, &output,
          "keep results here after each row; a later run goes on from them"},
@@ -67,8 +81,12 @@ int cli_accuracy(int argc, char **argv)
         argc, argv);
     if (texts == 0)
         cli_misuse("--texts must be at least 1");
-    bool wanted[accuracy_scales_count];
-    choose_rows(&scales, wanted);
+    check_names(&scales, &methods);
+    for (int row = 0; row < accuracy_scales_count; row++)
+        for (int m = 0; m < accuracy_method_count; m++)
+            a.wanted[row][m] = accuracy_has(row, m) &&
+                               is_named(&scales, accuracy_all_scales[row].name) &&
+                               is_named(&methods, accuracy_methods[m].name);
 
     a.model_folder = paths[0];
     char *usual_text = cli_format("%s/evaluation.safetensors", paths[0]);
@@ -91,7 +109,7 @@ int cli_accuracy(int argc, char **argv)
         accuracy_load(&a, output);
 
     for (int row = 0; row < accuracy_scales_count; row++) {
-        if (!wanted[row] || row_is_done(&a, row))
+        if (row_is_done(&a, row))
             continue;
         if (a.statistics == NULL)
             accuracy_calibrate(&a);
@@ -116,6 +134,7 @@ int cli_accuracy(int argc, char **argv)
     free(usual_text);
     free(usual_calibration);
     free(scales.items);
+    free(methods.items);
     llama_close(&a.model);
     dg_destroy(a.context);
     return CLI_OK;

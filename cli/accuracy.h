@@ -49,14 +49,15 @@ typedef struct accuracy {
     dg_matrix *samples;        /* layer by layer, the calibration's first activations */
     dg_statistics *statistics; /* of the calibration text                             */
     dg_matrix *wide;           /* F32: block by block, each with its kinds, then the head */
+    bool wanted[accuracy_scales_count][accuracy_method_count];
     accuracy_cell cells[accuracy_scales_count][accuracy_method_count];
 } accuracy;
 
 /* Fills in `wide` and `statistics`: the 16-bit model's run over the calibration text. */
 void accuracy_calibrate(accuracy *a);
 /*
- * Measures the cells of one row that are not done: the model over the text in 16 bits, and beside
- * it with FP8 in all linear layers but the head.
+ * Measures the cells of one row that are wanted and not done: the model over the text in 16 bits,
+ * and beside it with FP8 in all linear layers but the head.
  */
 void accuracy_run_row(accuracy *a, int row);
 

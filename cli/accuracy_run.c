@@ -17,13 +17,17 @@ const accuracy_scales accuracy_all_scales[accuracy_scales_count] = {
      .pow2 = true},
 };
 
-/* 99.99 per cent of fewer than 10,000 values are all of them; a divergence of 32 says nothing. */
+/*
+ * 99.99 per cent of fewer than 10,000 values are all of them. KL of few values has a trivial
+ * answer, a scale that leaves a single bin: with one for each channel it ruined the model
+ * (docs/accuracy.md).
+ */
 const accuracy_method accuracy_methods[accuracy_method_count] = {
     {.name = "absmax", .method = DG_METHOD_AMAX},
     {.name = "percentile", .method = DG_METHOD_PERCENTILE, .least_values = 10000},
     {.name = "MSE", .method = DG_METHOD_MSE},
     {.name = "MSE, weighted", .method = DG_METHOD_MSE, .weighted = true},
-    {.name = "KL", .method = DG_METHOD_KL, .least_values = 256},
+    {.name = "KL", .method = DG_METHOD_KL, .least_values = 10000},
     {.name = "absmax, smoothed", .method = DG_METHOD_AMAX, .smoothed = true, .least_values = 1024},
 };
 
@@ -195,25 +199,28 @@ static fp8_layer make_layer(const accuracy *a, int index, const accuracy_scales 
 {
     char *name = llama_layer_name(index / LLAMA_BLOCK_KINDS, index % LLAMA_BLOCK_KINDS);
     fp8_layer layer = {.activations = {.cols = scales->input_cols, .pow2 = scales->pow2}};
-    dg_matrix wide = a->wide[index];
+    dg_matrix smoothed = {0};
+    const dg_matrix *wide = &a->wide[index];
     if (method->smoothed) {
         layer.factors = smoothing_factors(a, index, scales);
-        wide = scale_columns(&a->wide[index], layer.factors, false);
+        smoothed = scale_columns(&a->wide[index], layer.factors, false);
+        wide = &smoothed;
     }
     dg_scale_choice choice = DG_SCALE_CHOICE_INIT;
     choice.method = method->method;
     choice.percentile = a->percentile;
     choice.rounding = scales->pow2 ? DG_SCALE_POW2_UP : DG_SCALE_EXACT;
 
-    layer_codes w = layer_codes_new(wide.rows, wide.cols, scales->weight_rows, scales->weight_cols);
+    layer_codes w =
+        layer_codes_new(wide->rows, wide->cols, scales->weight_rows, scales->weight_cols);
     dg_quantize quantize = DG_QUANTIZE_INIT;
-    quantize.input = wide;
+    quantize.input = *wide;
     quantize.output = w.codes;
     quantize.scale = w.scale;
     quantize.rounding = choice.rounding;
     if (method->method != DG_METHOD_AMAX) { /* which is what the quantiser does by itself */
         const double *weights = method->weighted ? energies(a, name) : NULL;
-        cli_check(dg_scale_choose(a->context, &wide, &choice, weights, &w.scale, NULL), name);
+        cli_check(dg_scale_choose(a->context, wide, &choice, weights, &w.scale, NULL), name);
         quantize.source = DG_SCALE_GIVEN;
     }
     cli_check(dg_quantize_run(a->context, &quantize, NULL), name);
@@ -223,11 +230,10 @@ static fp8_layer make_layer(const accuracy *a, int index, const accuracy_scales 
         layer.activations.fixed = smoothed_scale(a, name, layer.factors);
     } else if (scales->fixed) {
         dg_scale fixed =
-            dg_scale_of(&layer.activations.fixed, DG_F32, a->text.tokens, wide.cols, 0, 0);
+            dg_scale_of(&layer.activations.fixed, DG_F32, a->text.tokens, wide->cols, 0, 0);
         cli_check(dg_statistics_choose(a->statistics, name, &choice, &fixed, NULL), name);
     }
-    if (method->smoothed)
-        free(wide.data);
+    free(smoothed.data);
     layer_codes_free(&w);
     free(name);
     return layer;
@@ -287,7 +293,7 @@ void accuracy_run_row(accuracy *a, int row)
     fp8_model models[accuracy_method_count] = {{0}};
     int layers = layer_count(a), open = 0;
     for (int m = 0; m < accuracy_method_count; m++)
-        if (accuracy_has(row, m) && !a->cells[row][m].done) {
+        if (a->wanted[row][m] && !a->cells[row][m].done) {
             open++;
             a->cells[row][m].result = (predict)PREDICT_INIT;
             models[m] = (fp8_model){a, cli_alloc((size_t)layers * sizeof(fp8_layer))};
@@ -305,7 +311,7 @@ void accuracy_run_row(accuracy *a, int row)
     }
     cli_progress_end(&progress);
     for (int m = 0; m < accuracy_method_count; m++) {
-        a->cells[row][m].done = accuracy_has(row, m);
+        a->cells[row][m].done = a->cells[row][m].done || a->wanted[row][m];
         for (int i = 0; models[m].layers != NULL && i < layers; i++) {
             dg_weights_destroy(models[m].layers[i].weights);
             free(models[m].layers[i].factors);
