@@ -25,6 +25,7 @@ int cli_quantize(int argc, char **argv);
 int cli_convert(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_tune(int argc, char **argv);
 int cli_compare(int argc, char **argv);
 int cli_demo(int argc, char **argv);
 int cli_accuracy(int argc, char **argv);

@@ -6,13 +6,15 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, sustained.json and quantize.json; prints a short table last. DEVICE=cuda:1
-# chooses another GPU, COMMIT is noted in the results.
+# Writes burst.json, sustained.json and quantize.json; prints a short table last. About four minutes.
+# DEVICE=cuda:1 chooses another GPU, STEPS="tests sanitizer bench" what is done; COMMIT is noted in the
+# results.
 set -u
 build=${1:?which build folder?}
 result=${2:?which folder for the results?}
 shift 2
 device=${DEVICE:-cuda:0}
+steps=${STEPS:-tests sanitizer bench}
 commit=${COMMIT:-$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)}
 log=$result/log.txt
 mkdir -p "$result"
@@ -40,13 +42,17 @@ step() { # step NAME COMMAND...: its output goes to the log; failures are shown
     rm -f "$log.step"
 }
 
+wanted() {
+    case " $steps " in *" $1 "*) true ;; *) false ;; esac
+}
+
 # Every test program that can run on a device.
-for test in tensor_cores gemm_cuda gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
+wanted tests && for test in tensor_cores gemm_cuda gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
     quantize quantize_cuda quantize_rules contexts structs threads other_refusals weights_packing \
     requirements_layout requirements_process requirements_shapes requirements_values; do
     [ -x "$build/test_$test" ] && step "test_$test" "$build/test_$test" --device "$device"
 done
-if command -v compute-sanitizer >/dev/null; then
+if wanted sanitizer && command -v compute-sanitizer >/dev/null; then
     for test in gemm_cuda quantize_cuda; do
         DEEPGEMM_REDUCED=1 step "memcheck test_$test" compute-sanitizer --tool memcheck \
             --error-exitcode 9 "$build/test_$test" --device "$device"
@@ -66,7 +72,8 @@ bench() { # bench NAME OPTION...: the result is there in full or not at all
         failed=$((failed + 1))
     fi
 }
-bench quantize --quantize --m 4096 --k 7168
+wanted bench || exit "$((failed > 0))"
+bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
 bench burst "$@"
 "$(dirname "$0")/../bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))

@@ -37,13 +37,20 @@ void gpu_operands_free(gpu_bench *b, gpu_operands *o);
 bench_time gpu_bench_bf16(gpu_bench *b, gpu_operands *o);
 /* Checks deepgemm's product, and its peer's, on sampled elements, then times them. */
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item);
-/* Only deepgemm's time, with the kernels of another context; no repeats where it refuses. */
+/* Only deepgemm's time, in another context; no repeats where it refuses. */
 bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
-                           dg_context *context);
+                           dg_context *context, double *mhz);
+/* The cycles that the planner predicts for the kernel that it chooses, 0 where there is none; and
+ * those that would be left if K were 0. `name` may be NULL. */
+typedef struct gpu_prediction {
+    double whole, without_k;
+} gpu_prediction;
+gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item,
+                           dg_context *context, char *name, size_t name_bytes);
 /* Quantises A with the case's scales; the floor is a copy of as many bytes. */
 gpu_result gpu_bench_quantize(gpu_bench *b, gpu_operands *o, const bench_case *item);
 
-/* ---- the commands (run.c, report.c) -------------------------------------------------- */
+/* ---- the commands (run.c, report.c, tune.c) -------------------------------------------------- */
 
 typedef struct gpu_request {
     int device;
@@ -59,9 +66,12 @@ typedef struct gpu_request {
 /* deepgemm bench on a GPU. Returns an exit code. */
 int gpu_bench_run(const gpu_request *request);
 
-/* The shapes with 512 rows or more that the benchmark takes when it is told none. */
-extern const int64_t gpu_usual_shapes[][3];
-extern const int gpu_usual_shape_count;
+/* deepgemm tune. */
+int gpu_tune_run(const gpu_request *request);
+
+/* The request's cases, or the usual ones, with 512 rows or more. */
+bench_cases gpu_cases(const gpu_request *request);
+bool gpu_same_shape(const bench_case *x, const bench_case *y);
 
 void gpu_bench_open(gpu_bench *b, const gpu_request *request);
 void gpu_bench_close(gpu_bench *b);

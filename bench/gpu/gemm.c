@@ -7,6 +7,7 @@
 #include "bench_gpu.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,7 +145,8 @@ static void quantize(const run *r, void *values, const dg_matrix *codes, void *c
     cli_check(dg_quantize_run(r->bench->context, &q, r->bench->gpu.stream), "quantising");
 }
 
-static run run_new(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_context *context)
+/* The case's call, on operands as they are. */
+static run run_of(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_context *context)
 {
     const bench_recipe *recipe = item->recipe;
     run r = {.bench = b, .operands = o, .context = context, .gemm = DG_GEMM_INIT};
@@ -154,6 +156,13 @@ static run run_new(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_con
     r.gemm.scale_a = scale_layout(recipe->scale, o->m, o->k, recipe->a_rows, recipe->a_cols);
     r.gemm.scale_b = scale_layout(recipe->scale, o->n, o->k, recipe->b_rows, recipe->b_cols);
     r.gemm.accumulation = recipe->accumulation;
+    return r;
+}
+
+/* The same, with operands quantised for it. */
+static run run_new(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_context *context)
+{
+    run r = run_of(b, o, item, context);
     for (int i = 0; i < o->sets; i++) {
         operand_set *s = &o->set[i];
         quantize(&r, s->a16, &r.gemm.a, s->a, &r.gemm.scale_a, s->scale_a);
@@ -357,32 +366,60 @@ static size_t scale_bytes(const dg_scale *s)
     return (size_t)(s->rows * s->cols) * dg_dtype_bytes(s->dtype);
 }
 
-/* The name after "kernel " in the library's explanation of its choice. */
-static void find_kernel(const run *r, char name[], size_t capacity)
+/* The line of the kernel that the library would choose, without "kernel "; to be freed. */
+static char *explain(dg_context *context, const dg_gemm *gemm)
 {
-    char text[16384];
-    size_t length = sizeof text;
-    dg_gemm g = gemm_of_set(r, 0);
-    cli_check(dg_gemm_explain(r->context, &g, text, &length), "asking for the kernel");
-    char *rest, *line = strtok_r(text, "\n", &rest);
-    for (; line != NULL; line = strtok_r(NULL, "\n", &rest))
-        if (strncmp(line, "kernel ", 7) == 0) {
-            const size_t span = strcspn(line + 7, ":");
-            const size_t most = span < capacity - 1 ? span : capacity - 1;
-            memcpy(name, line + 7, most);
-            name[most] = '\0';
-        }
+    size_t length = 0;
+    cli_check(dg_gemm_explain(context, gemm, NULL, &length), "asking for the kernel");
+    char *text = cli_alloc(length + 1);
+    cli_check(dg_gemm_explain(context, gemm, text, &length), "asking for the kernel");
+    char *rest, *found = NULL, *line = strtok_r(text, "\n", &rest);
+    for (; line != NULL && found == NULL; line = strtok_r(NULL, "\n", &rest))
+        if (strncmp(line, "kernel ", 7) == 0)
+            found = cli_format("%s", line + 7);
+    free(text);
+    return found;
+}
+
+/* Cuts "name: ... cycles predicted" in two; gives the number of cycles. */
+static double split_explanation(char *line)
+{
+    double cycles = 0;
+    char *colon = line == NULL ? NULL : strchr(line, ':');
+    if (colon != NULL) {
+        *colon = '\0';
+        cycles = strtod(colon + 1, NULL);
+    }
+    return cycles;
+}
+
+gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item,
+                           dg_context *context, char *name, size_t name_bytes)
+{
+    gpu_operands empty = *o;
+    empty.k = 0;
+    const run whole = run_of(b, o, item, context), without_k = run_of(b, &empty, item, context);
+    dg_gemm g = gemm_of_set(&whole, 0);
+    char *line = explain(context, &g);
+    gpu_prediction predicted = {.whole = split_explanation(line)};
+    if (name != NULL && line != NULL)
+        snprintf(name, name_bytes, "%s", line);
+    free(line);
+    g = gemm_of_set(&without_k, 0);
+    line = explain(context, &g);
+    predicted.without_k = split_explanation(line);
+    free(line);
+    return predicted;
 }
 
 bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
-                           dg_context *context)
+                           dg_context *context, double *mhz)
 {
-    double mhz;
     run r = run_new(b, o, item, context);
     r.kind = PEER_NONE;
     if (!check(&r, "deepgemm", call_deepgemm, item))
         return (bench_time){0};
-    return gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &mhz);
+    return gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, mhz);
 }
 
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)
@@ -399,7 +436,7 @@ gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)
     if (!check(&r, "deepgemm", call_deepgemm, item))
         cli_die("%s %lld x %lld x %lld: %s", item->recipe->name, (long long)item->m,
                 (long long)item->n, (long long)item->k, r.refusal);
-    find_kernel(&r, result.kernel, sizeof result.kernel);
+    gpu_predict(b, o, item, b->context, result.kernel, sizeof result.kernel);
     result.time = gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &result.mhz);
     gpu_time_launches(&b->gpu, call_deepgemm, &r, o->sets, &result.launch, &result.host);
     free_weights(o);

@@ -6,14 +6,14 @@
 #include <string.h>
 
 /* Projections of large transformer models, and square ones for comparison. */
-const int64_t gpu_usual_shapes[][3] = {
+static const int64_t usual_shapes[][3] = {
     {512, 4096, 4096},   {512, 8192, 8192},  {512, 12288, 4096},  {512, 4096, 8192},
     {2048, 4096, 4096},  {2048, 8192, 8192}, {2048, 12288, 4096}, {2048, 4096, 8192},
     {4096, 4096, 4096},  {4096, 8192, 8192}, {4096, 12288, 4096}, {4096, 4096, 8192},
     {4096, 2112, 7168},  {4096, 576, 7168},  {4096, 24576, 1536}, {4096, 32768, 512},
     {4096, 7168, 16384}, {4096, 4096, 7168}, {4096, 7168, 2048},
 };
-const int gpu_usual_shape_count = sizeof gpu_usual_shapes / sizeof gpu_usual_shapes[0];
+enum { USUAL_SHAPES = sizeof usual_shapes / sizeof usual_shapes[0] };
 
 static const char *const usual_recipes[] = {
     "tensor", "tensor_fast", "token_channel", "block128", "block1x128", "block32", "mx"};
@@ -21,12 +21,12 @@ enum { USUAL_RECIPES = sizeof usual_recipes / sizeof usual_recipes[0] };
 
 static void add_usual(bench_cases *cases, const char *only, bool quantize)
 {
-    for (int s = quantize ? gpu_usual_shape_count - 1 : 0; s < gpu_usual_shape_count; s++)
+    for (int s = quantize ? USUAL_SHAPES - 1 : 0; s < USUAL_SHAPES; s++)
         for (int i = 0; i < USUAL_RECIPES; i++) {
             if (only != NULL ? strcmp(only, usual_recipes[i]) != 0
                              : quantize && strcmp(usual_recipes[i], "tensor_fast") == 0)
                 continue;
-            const int64_t *shape = gpu_usual_shapes[s];
+            const int64_t *shape = usual_shapes[s];
             char *line = cli_format("%s %lld %lld %lld", usual_recipes[i], (long long)shape[0],
                                     quantize ? 1 : (long long)shape[1], (long long)shape[2]);
             bench_case item;
@@ -34,6 +34,14 @@ static void add_usual(bench_cases *cases, const char *only, bool quantize)
                 bench_cases_add(cases, item);
             free(line);
         }
+}
+
+bench_cases gpu_cases(const gpu_request *request)
+{
+    bench_cases cases = request->cases;
+    if (cases.count == 0)
+        add_usual(&cases, request->recipe, request->quantize);
+    return cases;
 }
 
 void gpu_bench_open(gpu_bench *b, const gpu_request *request)
@@ -55,16 +63,14 @@ void gpu_bench_close(gpu_bench *b)
     dg_destroy(b->context);
 }
 
-static bool same_shape(const bench_case *x, const bench_case *y)
+bool gpu_same_shape(const bench_case *x, const bench_case *y)
 {
     return x->m == y->m && x->n == y->n && x->k == y->k;
 }
 
 int gpu_bench_run(const gpu_request *request)
 {
-    bench_cases cases = request->cases;
-    if (cases.count == 0)
-        add_usual(&cases, request->recipe, request->quantize);
+    bench_cases cases = gpu_cases(request);
     gpu_bench b;
     gpu_bench_open(&b, request);
     gpu_result *results = cli_alloc((size_t)(cases.count + 1) * sizeof *results);
@@ -73,7 +79,7 @@ int gpu_bench_run(const gpu_request *request)
     bench_time bf16 = {0};
     for (int i = 0; i < cases.count; i++) {
         const bench_case *item = &cases.items[i];
-        if (i == 0 || !same_shape(item, item - 1)) {
+        if (i == 0 || !gpu_same_shape(item, item - 1)) {
             if (operands != NULL)
                 gpu_operands_free(&b, operands);
             operands = gpu_operands_new(&b, item->m, item->n, item->k);

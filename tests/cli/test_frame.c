@@ -36,7 +36,7 @@ static void help_goes_where_it_was_asked_for(void **state)
 static void help_of_commands(void **state)
 {
     (void)state;
-    static const char *const commands[] = {"info", "bench"};
+    static const char *const commands[] = {"info", "bench", "tune"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s-help.txt", commands[i]);
@@ -57,6 +57,9 @@ static void misuse(void **state)
     } mistakes[] = {
         {"multiply", "deepgemm: there is no command 'multiply'; see deepgemm --help\n"},
         {"info --jsn", "deepgemm: info has no option --jsn; see deepgemm info --help\n"},
+        {"bench --device gpu", "deepgemm: --device takes cpu or cuda:N, not 'gpu'\n"},
+        {"tune --device cpu", "deepgemm: --device takes cuda:N, not 'cpu'\n"},
+        {"tune --cases x --recipe y", "deepgemm: either --cases or --recipe\n"},
         {"info -j", "deepgemm: info has no option -j; see deepgemm info --help\n"},
         {"info --json=1", "deepgemm: --json takes no value\n"},
         {"info here", "deepgemm: info does not take 'here'; see deepgemm info --help\n"},
