@@ -16,8 +16,11 @@ const int32_t dgi_sm90_kernel_count = sizeof dgi_sm90_kernels / sizeof dgi_sm90_
 /* Coordinates are 32-bit on the device, and may pass the end of D by a cluster's tile. */
 static const int64_t LARGEST_SIZE = INT32_MAX - 1024;
 
-/* Cycles of a tile beside its stages: filling the pipeline and writing D. Measured on an H200. */
-static const double TILE_CYCLES = 2500.0;
+/*
+ * Cycles beside the stages', traced on an H200: until the first tile's first bytes arrive; of a
+ * tile, and of each of its elements, from its last product to the next tile's first.
+ */
+static const double START_CYCLES = 3000.0, TILE_CYCLES = 600.0, ELEMENT_CYCLES = 0.06;
 
 int32_t dgi_sm90_find(const char *name)
 {
@@ -49,6 +52,11 @@ static dg_status check_scales(const dgi_sm90_kernel *kernel, const dg_gemm *gemm
                         "%d phase %d and %d phase %d",
                         kernel->name, kernel->promote_k, a->block_cols, a->col_phase, b->block_cols,
                         b->col_phase);
+    if (kernel->rows > 1 && !blocks_cover(a->rows, a->block_rows, a->row_phase, kernel->rows))
+        return dgi_fail(DG_UNSUPPORTED_SCALE,
+                        "%s takes scale_a in blocks and phases that are multiples of %d rows, not "
+                        "%d phase %d",
+                        kernel->name, kernel->rows, a->block_rows, a->row_phase);
     if (!blocks_cover(b->rows, b->block_rows, b->row_phase, kernel->span))
         return dgi_fail(DG_UNSUPPORTED_SCALE,
                         "%s takes scale_b in blocks and phases that are multiples of %d rows, not "
@@ -99,8 +107,9 @@ dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t index, 
         .tile_cols = cols,
         .band = band,
         .ctas = active * kernel->cluster,
-        .cycles = (double)ceil_div(tiles, clusters) *
-                  ((double)ceil_div(k, 128) * kernel->cycles + TILE_CYCLES),
+        .cycles = START_CYCLES + (double)ceil_div(tiles, clusters) *
+                                     ((double)ceil_div(k, 128) * kernel->cycles + TILE_CYCLES +
+                                      ELEMENT_CYCLES * kernel->tile_m * kernel->tile_n),
     };
     return DG_OK;
 }

@@ -12,7 +12,7 @@
 typedef struct dgi_sm90_kernel {
     const char *name;
     dg_dtype a, b;
-    int32_t tile_m, tile_n, groups, cluster, stages, promote_k, span;
+    int32_t tile_m, tile_n, groups, cluster, stages, promote_k, span, rows;
     int32_t cycles; /* of one stage (128 of K) of one tile, measured */
 } dgi_sm90_kernel;
 

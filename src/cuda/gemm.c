@@ -25,9 +25,8 @@ dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t bo
                             CUtensorMap *map)
 {
     const size_t element = dg_dtype_bytes(matrix->dtype);
-    const CUtensorMapDataType type = element == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                     : element == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                    : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+    const CUtensorMapDataType type =
+        element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
     /* A single row may come with any ld: its pitch is never used, but must be a valid one. */
     const cuuint64_t row_bytes = ((cuuint64_t)matrix->cols * element + 15) / 16 * 16;
     const cuuint64_t pitch = matrix->rows > 1 ? (cuuint64_t)matrix->ld * element : row_bytes;
@@ -46,9 +45,9 @@ dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t bo
  */
 static bool can_copy_scales(const dgi_sm90_kernel *kernel, const dg_scale *scale)
 {
-    return kernel->span != 0 && scale->dtype == DG_F32 && scale->block_rows == 1 &&
-           scale->block_cols == kernel->promote_k && scale->col_phase == 0 &&
-           scale->row_stride == 1 && (uintptr_t)scale->data % 16 == 0 &&
+    return kernel->span != 0 && kernel->rows == 1 && scale->dtype == DG_F32 &&
+           scale->block_rows == 1 && scale->block_cols == kernel->promote_k &&
+           scale->col_phase == 0 && scale->row_stride == 1 && (uintptr_t)scale->data % 16 == 0 &&
            (scale->cols <= 1 || scale->col_stride % 4 == 0);
 }
 
@@ -68,12 +67,11 @@ static dg_status encode_scales(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, co
     return dgi_driver_check(&cuda->driver, result, "describing scales to the copy engine");
 }
 
-/* The copy engine writes whole 16 bytes, also where a row ends, and whole panels of a tile. */
-static bool can_copy_out(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
+/* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
+static bool can_copy_out(const dg_gemm *gemm)
 {
-    const int64_t element = (int64_t)dg_dtype_bytes(gemm->d.dtype);
-    return element > 1 && gemm->beta == 0.0f && can_copy(&gemm->d) &&
-           gemm->d.cols * element % 16 == 0 && (element == 2 || kernel->tile_n % 32 == 0);
+    return dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f && can_copy(&gemm->d) &&
+           gemm->d.cols % 8 == 0;
 }
 
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix)
@@ -103,7 +101,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         .beta = gemm->beta,
         .copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a),
         .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.data != NULL,
-        .copy_out = can_copy_out(kernel, gemm),
+        .copy_out = can_copy_out(gemm),
     };
     if (args->copy_out)
         DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &args->d_map));
@@ -130,9 +128,9 @@ static dg_status launch(dgi_cuda *cuda, CUfunction function, const dgi_sm90_plan
         .blockDimX = (unsigned)(kernel->groups + 1) * 128,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes =
-            (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
-                                       kernel->stages, kernel->promote_k, kernel->span),
+        .sharedMemBytes = (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
+                                                     kernel->stages, kernel->promote_k,
+                                                     kernel->span, kernel->rows),
         .hStream = stream,
         .attrs = &cluster,
         .numAttrs = 1,

@@ -93,7 +93,7 @@ dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunc
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
     int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages, row->promote_k,
-                                 row->span);
+                                 row->span, row->rows);
     return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name, bytes, stream,
                 function);
 }

@@ -79,7 +79,7 @@ static void kernel_table(void **state)
         assert_string_equal(k->name + strlen(k->name) - strlen(end), end);
         assert_int_equal(dgi_sm90_find(k->name), i);
         assert_true(DGI_SHARED_BYTES(k->tile_m, k->tile_n, k->groups, k->stages, k->promote_k,
-                                     k->span) <= DGI_SHARED_LIMIT);
+                                     k->span, k->rows) <= DGI_SHARED_LIMIT);
         assert_int_equal(k->tile_m % (64 * k->groups), 0);
         assert_true(k->span == 0 || (k->promote_k > 0 && k->tile_n % k->span == 0));
         assert_true(k->stages >= 2 && k->cycles > 0);

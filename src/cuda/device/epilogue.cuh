@@ -109,7 +109,10 @@ __device__ __forceinline__ void fill_panel_16bit(const float *value, bool f16, u
     }
 }
 
-/* 32 columns, or fewer at a tile's end, as they are. */
+/*
+ * 32 columns, or fewer at a tile's end, as they are, but neighbours swapped: promote() in
+ * gemm_multiply.cuh says why.
+ */
 template <int COUNT>
 __device__ __forceinline__ void fill_panel_f32(const float *value, uint32_t panel)
 {
@@ -117,7 +120,7 @@ __device__ __forceinline__ void fill_panel_f32(const float *value, uint32_t pane
 #pragma unroll
     for (int j = 0; j < COUNT; j += 2)
         store_pair(panel + dgi_swizzle(lane / 4 + j % 4 * 4, j / 4 * 2 + pair / 2) + pair % 2 * 8,
-                   value[j], value[j + 1]);
+                   value[j + 1], value[j]);
 }
 
 /* ---- writing ------------------------------------------------------------------------- */
@@ -155,7 +158,7 @@ __device__ __forceinline__ void write_elements(const dgi_gemm_args &args, int32_
 #pragma unroll 1
     for (int row = 0; row < rows; row++, m++) {
         const int64_t at = m * args.d.ld + n;
-        float value = load_float(panel + dgi_swizzle(row, lane / 4) + lane % 4 * 4);
+        float value = load_float(panel + dgi_swizzle(row, lane / 4) + (lane ^ 1) % 4 * 4);
         if (args.beta != 0.0f)
             value += args.beta * c_at(args.c, m, n);
         if (args.d.dtype == DGI_DEVICE_F32)
@@ -182,20 +185,19 @@ __device__ __forceinline__ void store_rows(const float (&value)[COUNT], const dg
     constexpr int COPIES = COLS / WIDE, REST = COLS % WIDE; /* a rest is written by elements */
     static_assert(REST <= NARROW && COPIES * WAVES + (REST > 0) <= PANELS, "panels for everything");
     const bool leader = threadIdx.x % 32 == 0, f16 = args.d.dtype == DGI_DEVICE_F16;
-    if (args.copy_out && args.d.dtype != DGI_DEVICE_F32) {
-        const uint32_t first = panels + wave * COPIES * DGI_PANEL_BYTES;
-        if (leader)
-            copy_out_wait_read<COPIES *(WAVES - 1)>(); /* what these panels held a tile before */
-        __syncwarp();
+    if (args.copy_out) {
 #pragma unroll
-        for (int i = 0; i < COPIES; i++)
-            fill_panel_16bit(value + i * (WIDE / 2), f16, first + i * DGI_PANEL_BYTES);
-        fence_async_proxy();
-        __syncwarp();
-        if (leader)
-#pragma unroll
-            for (int i = 0; i < COPIES; i++)
-                copy_box_out(&args.d_map, n + i * WIDE, m, first + i * DGI_PANEL_BYTES);
+        for (int i = 0; i < COPIES; i++) {
+            const uint32_t panel = panels + (wave * COPIES + i) * DGI_PANEL_BYTES;
+            if (leader)
+                copy_out_wait_read<COPIES * WAVES - 1>(); /* what it held a tile before */
+            __syncwarp();
+            fill_panel_16bit(value + i * (WIDE / 2), f16, panel);
+            fence_async_proxy();
+            __syncwarp();
+            if (leader)
+                copy_box_out(&args.d_map, n + i * WIDE, m, panel);
+        }
         if (REST > 0) {
             const uint32_t last = panels + (PANELS - 1) * DGI_PANEL_BYTES;
             fill_panel_f32<REST / 2>(value + COPIES * (WIDE / 2), last);
@@ -207,19 +209,12 @@ __device__ __forceinline__ void store_rows(const float (&value)[COUNT], const dg
 #pragma unroll
     for (int col = 0; col < COLS; col += NARROW) {
         constexpr int LAST = COLS % NARROW / 2;
-        const uint32_t panel = panels + col / NARROW % PANELS * DGI_PANEL_BYTES;
-        if (leader && col % (PANELS * NARROW) == 0)
-            copy_out_wait_read<0>();
         __syncwarp();
         if (col + NARROW <= COLS)
-            fill_panel_f32<NARROW / 2>(value + col / 2, panel);
+            fill_panel_f32<NARROW / 2>(value + col / 2, panels);
         else
-            fill_panel_f32<LAST>(value + col / 2, panel);
-        fence_async_proxy();
+            fill_panel_f32<LAST>(value + col / 2, panels);
         __syncwarp();
-        if (!args.copy_out)
-            write_elements(args, m, n + col, min(NARROW, COLS - col), panel);
-        else if (leader)
-            copy_box_out(&args.d_map, n + col, m, panel);
+        write_elements(args, m, n + col, min(NARROW, COLS - col), panels);
     }
 }

@@ -12,7 +12,7 @@
 
 constexpr int TILE_M = DGI_TILE_M, TILE_N = DGI_TILE_N, TILE_K = 128;
 constexpr int GROUPS = DGI_GROUPS, CLUSTER = DGI_CLUSTER, STAGES = DGI_STAGES;
-constexpr int PROMOTE_K = DGI_PROMOTE_K, SPAN = DGI_SPAN;
+constexpr int PROMOTE_K = DGI_PROMOTE_K, SPAN = DGI_SPAN, ROWS = DGI_ROWS;
 
 constexpr int WAVES = TILE_M / GROUPS / 64; /* blocks of 64 rows of a warpgroup */
 constexpr int PARTS = PROMOTE_K == 0 ? 1 : TILE_K / PROMOTE_K;
@@ -31,7 +31,7 @@ constexpr int MATH_REGISTERS =
     (LAUNCH_REGISTERS * THREADS - FEED_REGISTERS * 128) / MATH_THREADS / 8 * 8;
 
 constexpr int STAGE_BYTES = DGI_STAGE_BYTES(TILE_M, TILE_N);
-constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN);
+constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN, ROWS);
 constexpr int PANELS = DGI_PANELS(TILE_M, TILE_N, GROUPS); /* of a warp */
 constexpr int FACTORS = DGI_FACTORS(TILE_M, TILE_N);
 
@@ -62,10 +62,11 @@ struct shared_memory {
     {
         return a(stage) + TILE_M * TILE_K;
     }
-    /* The scales of A's rows and of B's spans for one part of a stage. */
+    /* The scales of A's rows and of B's spans for one part of a stage; when ROWS > 1, those of
+     * each block of rows with each span, a block's side by side. */
     __device__ __forceinline__ float *scales_a(int stage, int part) const
     {
-        return scales + (stage * PARTS + part) * TILE_M;
+        return scales + (stage * PARTS + part) * (ROWS == 1 ? TILE_M : TILE_M / ROWS * SPANS);
     }
     __device__ __forceinline__ float *scales_b(int stage, int part) const
     {

@@ -12,10 +12,13 @@
  *   DGI_PROMOTE_K            K after which partial sums are added up in FP32; 0: never
  *   DGI_SPAN                 neighbouring columns that share one scale of B inside the main loop;
  *                            0: scales act only in the epilogue
+ *   DGI_ROWS                 neighbouring rows that share one scale of A inside the main loop; when
+ *                            more than 1, scales of A and B are multiplied before they are stored
  *
  * A CTA is persistent and its warps have fixed roles. One warpgroup feeds: warp 0 drives the copy
  * engine, warp 1 gathers the epilogue's factors, warps 2 and 3 gather scales. The others multiply.
- * They meet at mbarriers in shared memory: `full` and `empty` for each stage and each set of factors.
+ * They meet at mbarriers in shared memory: `full` and `empty` for each stage and each set of
+ * factors.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
@@ -27,6 +30,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const shared_memory shared(memory);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    if (threadIdx.x == MATH_THREADS) { /* not the thread that prepares the barriers */
+        if (args.k > 0) {
+            tensor_map_prefetch(&args.a_map);
+            tensor_map_prefetch(&args.b_map);
+        }
+        if (args.copy_scales)
+            tensor_map_prefetch(&args.scale_a_map);
+        if (args.copy_out)
+            tensor_map_prefetch(&args.d_map);
+    }
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
             mbarrier_init(shared.full(stage), SPAN == 0 ? 1 : 2);
@@ -50,7 +63,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             feed_tiles(args, shared);
         else if (role == 1)
             feed_factors(args, shared);
-        else if (SPAN != 0)
+        else if (ROWS > 1)
+            feed_products(args, shared, role % 2);
+        else if (FEW_B_SCALES && args.copy_scales) {
+            if (role == 2)
+                feed_scales_b(args, shared);
+        } else if (SPAN != 0)
             feed_scales(args, shared, role % 2);
     } else {
         registers_take<MATH_REGISTERS>();

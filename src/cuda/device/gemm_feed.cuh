@@ -12,10 +12,6 @@ __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shar
     constexpr int A_SCALE_BYTES = PARTS * TILE_M * 4;
     const int32_t stages = stage_count(args);
     stage_place place;
-    if (stages > 0) {
-        tensor_map_prefetch(&args.a_map);
-        tensor_map_prefetch(&args.b_map);
-    }
     for (tile_walk tile(args); tile.next();)
         for (int32_t i = 0; i < stages; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
@@ -37,9 +33,96 @@ __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shar
         }
 }
 
+/* The column of a scale array that serves a part of K. Parts past the last are the last. */
+__device__ __forceinline__ int32_t scale_column(const dgi_device_scale &scale,
+                                                const dgi_gemm_args &args, int32_t part)
+{
+    part = min(part, (args.k - 1) / PART_K);
+    /* Usual, and cheap: each part has a scale of its own, or all share one. */
+    if (scale.block_cols <= 1)
+        return part * scale.block_cols;
+    return scale_index(part, scale.block_cols, scale.col_phase);
+}
+
 /*
- * One warp of two, which take the stages in turn: gathers the scales of a stage; those of A only
- * when the copy engine cannot. Rows, columns and parts of K outside the operands get the nearest
+ * One warp of two, which take the stages in turn, when scales of A are shared by ROWS rows: a lane
+ * loads one scale of A or B of the stage, and multiplies two pairs of them.
+ */
+__device__ __forceinline__ void feed_products(const dgi_gemm_args &args,
+                                              const shared_memory &shared, int warp)
+{
+    constexpr int BLOCKS = TILE_M / (ROWS > 1 ? ROWS : TILE_M), EACH = 32 / PARTS; /* of a part */
+    static_assert(ROWS == 1 || (BLOCKS + SPANS == EACH && BLOCKS * SPANS == 2 * EACH),
+                  "a lane loads one scale and makes two products");
+    const int lane = threadIdx.x % 32, part = lane / EACH, i = lane % EACH;
+    const int block = i * 2 / SPANS,
+              span = i * 2 % SPANS; /* its products: this span and the next */
+    const int32_t stages = stage_count(args);
+    const bool is_a = i < BLOCKS;
+    const dgi_device_scale &scale = is_a ? args.scale_a : args.scale_b;
+    stage_place place;
+    uint32_t turn = warp;
+    for (tile_walk tile(args); tile.next();) {
+        const scale_rows<1> row(scale, is_a ? tile.m0 + i * ROWS : tile.n0 + (i - BLOCKS) * SPAN, 0,
+                                (is_a ? args.m : args.n) - 1);
+        for (int32_t stage = 0; stage < stages; stage++, place.advance()) {
+            if (turn++ % 2 != 0)
+                continue;
+            float value[1];
+            row.load(scale, scale_column(scale, args, stage * PARTS + part), value);
+            mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
+            const int first = part * EACH;
+            const float a = __shfl_sync(0xFFFFFFFF, value[0], first + block);
+            const float left = __shfl_sync(0xFFFFFFFF, value[0], first + BLOCKS + span);
+            const float right = __shfl_sync(0xFFFFFFFF, value[0], first + BLOCKS + span + 1);
+            *(float2 *)(shared.scales_a(place.at, part) + i * 2) = {a * left, a * right};
+            __syncwarp();
+            if (lane == 0)
+                mbarrier_arrive(shared.full(place.at));
+        }
+    }
+}
+
+/* Scales of B for one stage, and whether a warp loads those of many stages at once. */
+constexpr int B_SCALES = SPANS * PARTS;
+constexpr bool FEW_B_SCALES = SPAN != 0 && B_SCALES <= 4;
+
+/*
+ * One warp, when the copy engine reads the scales of A and those of B are few: each lane loads one
+ * scale, the warp those of several stages at once, and the next ones while it hands these out.
+ */
+__device__ __forceinline__ void feed_scales_b(const dgi_gemm_args &args,
+                                              const shared_memory &shared)
+{
+    constexpr int AT_ONCE = FEW_B_SCALES ? 32 / B_SCALES : 1; /* stages */
+    const dgi_device_scale &b = args.scale_b;
+    const int lane = threadIdx.x % 32, ahead = lane / B_SCALES;
+    const int part = lane % B_SCALES / SPANS, span = lane % SPANS;
+    const int32_t stages = stage_count(args);
+    stage_place place;
+    for (tile_walk tile(args); tile.next();) {
+        const scale_rows<1> row(b, tile.n0 + span * SPAN, 0, args.n - 1);
+        float next[1];
+        row.load(b, scale_column(b, args, ahead * PARTS + part), next);
+        for (int32_t first = 0; first < stages; first += AT_ONCE) {
+            const float value = next[0];
+            if (first + AT_ONCE < stages)
+                row.load(b, scale_column(b, args, (first + AT_ONCE + ahead) * PARTS + part), next);
+            for (int i = 0; i < min(AT_ONCE, stages - first); i++, place.advance()) {
+                mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
+                if (ahead == i)
+                    shared.scales_b(place.at, part)[span] = value;
+                __syncwarp();
+                if (lane == 0)
+                    mbarrier_arrive(shared.full(place.at));
+            }
+        }
+    }
+}
+
+/*
+ * One warp of two, which take the stages in turn: gathers the scales of a stage, those of A unless
+ * the copy engine does. Rows, columns and parts of K outside the operands get the nearest
  * scale that exists; their codes are 0.
  */
 __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const shared_memory &shared,
@@ -49,9 +132,7 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
     constexpr int CHUNK = (PARTS + 1) / 2; /* parts loaded at a time: what registers allow */
     const dgi_device_scale &a = args.scale_a, &b = args.scale_b;
     const int lane = threadIdx.x % 32;
-    const int32_t stages = stage_count(args), last_part = (args.k - 1) / PART_K;
-    /* Usual, and cheap: each part has a scale of its own, or all share one. */
-    const bool simple = a.block_cols <= 1 && b.block_cols <= 1;
+    const int32_t stages = stage_count(args);
     stage_place place;
     uint32_t turn = warp;
     for (tile_walk tile(args); tile.next();) {
@@ -65,15 +146,10 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
                 float a_values[CHUNK][A_COUNT], b_values[CHUNK][B_COUNT];
 #pragma unroll
                 for (int j = 0; j < CHUNK; j++) {
-                    const int32_t part = min(i * PARTS + chunk + j, last_part);
-                    int32_t a_col = part * a.block_cols, b_col = part * b.block_cols;
-                    if (!simple) {
-                        a_col = scale_index(part, a.block_cols, a.col_phase);
-                        b_col = scale_index(part, b.block_cols, b.col_phase);
-                    }
+                    const int32_t part = i * PARTS + chunk + j;
                     if (!args.copy_scales)
-                        a_rows.load(a, a_col, a_values[j]);
-                    b_rows.load(b, b_col, b_values[j]);
+                        a_rows.load(a, scale_column(a, args, part), a_values[j]);
+                    b_rows.load(b, scale_column(b, args, part), b_values[j]);
                 }
                 /* Only now wait for the stage: the loads are under way meanwhile. */
                 if (chunk == 0)

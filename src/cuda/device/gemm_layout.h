@@ -18,17 +18,19 @@
 #define DGI_PANEL_BYTES                    (16 * 128)
 #define DGI_PANELS(tile_m, tile_n, groups) ((tile_m) / (groups) / 64 * (((tile_n) + 63) / 64))
 /*
- * Scales of one stage: for each part of K that is promoted, one a row and one a span of columns; an
- * even number.
+ * Scales of one stage, for each part of K that is promoted: one a row and one a span of columns,
+ * rounded up to an even number; or one for each block of `rows` rows and each span.
  */
-#define DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span)                                          \
-    ((span) == 0 ? 0 : 128 / (promote_k) * ((tile_m) + ((tile_n) / ((span) + !(span)) + 1) / 2 * 2))
+#define DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span, rows)                                    \
+    ((span) == 0  ? 0                                                                              \
+     : (rows) > 1 ? 128 / (promote_k) * ((tile_m) / (rows)) * ((tile_n) / ((span) + !(span)))      \
+                  : 128 / (promote_k) * ((tile_m) + ((tile_n) / ((span) + !(span)) + 1) / 2 * 2))
 #define DGI_FACTORS(tile_m, tile_n) ((tile_m) + 2 * (tile_n))
 #define DGI_FACTOR_SETS             2
-#define DGI_SHARED_BYTES(tile_m, tile_n, groups, stages, promote_k, span)                          \
+#define DGI_SHARED_BYTES(tile_m, tile_n, groups, stages, promote_k, span, rows)                    \
     ((stages)*DGI_STAGE_BYTES(tile_m, tile_n) +                                                    \
      (groups)*4 * DGI_PANELS(tile_m, tile_n, groups) * DGI_PANEL_BYTES +                           \
-     ((stages)*DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span) +                                 \
+     ((stages)*DGI_STAGE_SCALES(tile_m, tile_n, promote_k, span, rows) +                           \
       DGI_FACTOR_SETS * DGI_FACTORS(tile_m, tile_n)) *                                             \
          4 +                                                                                       \
      2 * ((stages) + DGI_FACTOR_SETS) * 8)

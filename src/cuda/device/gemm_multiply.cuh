@@ -40,16 +40,26 @@ __device__ __forceinline__ void multiply(accumulators &sum, uint64_t a, uint64_t
  * columns. Read before the wgmmas are waited for, so that reading them costs nothing.
  */
 struct part_scales {
-    static constexpr int COLS = SPAN == 0 || SPANS == 1 ? 0 : SPAN == 1 ? TILE_N / 4 : SPANS;
-    float rows[2], cols[COLS + 1];
+    static constexpr int COLS = SPAN == 0                 ? 0
+                                : SPAN == 1               ? TILE_N / 4
+                                : SPANS == 1 && ROWS == 1 ? 0
+                                                          : SPANS;
+    float rows[2];
+    alignas(16) float cols[COLS + 1];
 
-    __device__ __forceinline__ void load(const float *a, const float *b, int row)
+    /* `common`: B's scale when the whole tile has one. */
+    __device__ __forceinline__ void load(const float *a, const float *b, float common, int row)
     {
         if (SPAN == 0)
             return;
-        const float common = SPANS == 1 ? b[0] : 1.0f;
-        rows[0] = a[row] * common;
-        rows[1] = a[row + 8] * common;
+        if (ROWS > 1) {
+#pragma unroll
+            for (int j = 0; j < SPANS; j += 4)
+                *(float4 *)&cols[j] = *(const float4 *)(a + row / ROWS * SPANS + j);
+            return;
+        }
+        rows[0] = SPANS == 1 ? a[row] * common : a[row];
+        rows[1] = SPANS == 1 ? a[row + 8] * common : a[row + 8];
 #pragma unroll
         for (int j = 0; j < COLS; j++)
             cols[j] = b[SPAN == 1 ? j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 : j];
@@ -57,24 +67,25 @@ struct part_scales {
     __device__ __forceinline__ float of(int element) const
     {
         const float row = rows[element / 2 % 2];
-        if (COLS == 0)
-            return row;
-        return row *
-               cols[SPAN == 1 ? element / 4 * 2 + element % 2 : element / 4 * 8 / (SPAN + !SPAN)];
+        const int col =
+            SPAN == 1 ? element / 4 * 2 + element % 2 : element / 4 * 8 / (SPAN + !SPAN);
+        return COLS == 0 ? row : ROWS > 1 ? cols[col] : row * cols[col];
     }
 };
 
 /*
- * Element i of a partial sum is added to register i ^ 1 of the sum. Registers lie in two banks,
- * even and odd, and the compiler gives neighbours in an array neighbouring registers: so the two
- * operands of an addition are in different banks, and no FFMA has to read one bank three times.
+ * Registers lie in two banks, even and odd, and an FFMA whose three operands come from one bank
+ * takes a cycle more. wgmma puts element i of a partial sum into a register of i's parity. The
+ * epilogue's store_pair() wants two registers, the first of them even: it is given elements i + 1
+ * and i, so the sum of element i is in a register of the other parity, and no FFMA reads one bank
+ * three times.
  */
 __device__ __forceinline__ void promote(accumulators &sum, const accumulators &partial,
                                         const part_scales &scales)
 {
 #pragma unroll
     for (int i = 0; i < TILE_N / 2; i++)
-        sum[i ^ 1] += SPAN == 0 ? partial[i] : scales.of(i) * partial[i];
+        sum[i] += SPAN == 0 ? partial[i] : scales.of(i) * partial[i];
 }
 
 /*
@@ -96,6 +107,7 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
     accumulators partial[PARTIALS];
     part_scales scales[PARTIALS];
     bool next_full = false;
+    float common = 1.0f;
 #pragma unroll
     for (int issue = 0; issue < UNITS + PARTIALS - 1; issue++) {
         if (issue < UNITS) {
@@ -106,8 +118,10 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
             multiply(target, a + wave * (64 * TILE_K / 16) + part * 2 * STEPS, b + part * 2 * STEPS,
                      false);
             wgmma_commit();
+            if (SPANS == 1 && SPAN != 0 && (PARTS > 1 || wave == 0))
+                common = *shared.scales_b(stage, part);
             scales[issue % PARTIALS].load(shared.scales_a(stage, part),
-                                          shared.scales_b(stage, part), row + wave * 64);
+                                          shared.scales_b(stage, part), common, row + wave * 64);
         }
         const int unit = issue - (PARTIALS - 1);
         if (unit < 0)
@@ -172,13 +186,17 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
     stage_place place;
     factor_place set;
-    for (tile_walk tile(args); tile.next(); set.advance()) {
+    tile_walk tile(args);
+    for (bool more = tile.next(); more; set.advance()) {
+        const int32_t m0 = tile.m0, n0 = tile.n0;
         accumulators sum[WAVES];
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
 #pragma unroll
             for (int i = 0; i < TILE_N / 2; i++)
                 sum[wave][i] = 0.0f;
+        if (PROMOTE_K == 0 || stages == 0)
+            more = tile.next();
         if (PROMOTE_K == 0) {
             multiply_straight(sum, shared, first, place, stages);
         } else {
@@ -189,6 +207,8 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
                 const int stage = place.at;
                 place.advance();
                 full = multiply_promoted(sum, shared, first, stage, place, first_row);
+                if (i == 0)
+                    more = tile.next(); /* two divisions, while the tensor cores have work */
             }
         }
         const float *row_factors = shared.factors + set.at * FACTORS;
@@ -198,14 +218,9 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
             mbarrier_wait(shared.factors_full(set.at), set.parity);
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++) {
-            accumulators value;
-#pragma unroll
-            for (int i = 0; i < TILE_N / 2; i++)
-                value[i] = sum[wave][PROMOTE_K == 0 ? i : i ^ 1];
             if (args.factors)
-                scale_and_add(value, factors, warp_row + wave * 64);
-            store_rows<PANELS, WAVES>(value, args, tile.m0 + warp_row + wave * 64, tile.n0, wave,
-                                      panels);
+                scale_and_add(sum[wave], factors, warp_row + wave * 64);
+            store_rows<PANELS, WAVES>(sum[wave], args, m0 + warp_row + wave * 64, n0, wave, panels);
         }
         if (args.factors) {
             __syncwarp();
