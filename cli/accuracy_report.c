@@ -143,15 +143,22 @@ static cJSON *cell_object(int row, int m, const predict *p)
     return cell;
 }
 
+/* Names without folders: the file serves on any machine. */
+static const char *last_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+}
+
 static cJSON *settings(const accuracy *a)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "command", "accuracy");
-    cJSON_AddStringToObject(root, "model", a->model_folder);
-    cJSON_AddStringToObject(root, "text", a->text_path);
+    cJSON_AddStringToObject(root, "model", last_name(a->model_folder));
+    cJSON_AddStringToObject(root, "text", last_name(a->text_path));
     cJSON_AddNumberToObject(root, "texts", (double)a->text.sequences);
     cJSON_AddNumberToObject(root, "tokens_each", (double)a->text.tokens);
-    cJSON_AddStringToObject(root, "calibration", a->calibration_path);
+    cJSON_AddStringToObject(root, "calibration", last_name(a->calibration_path));
     cJSON_AddNumberToObject(root, "calibration_texts", (double)a->calibration.sequences);
     cJSON_AddNumberToObject(root, "percentile", a->percentile);
     return root;
