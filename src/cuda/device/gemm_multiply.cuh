@@ -186,17 +186,13 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
     stage_place place;
     factor_place set;
-    tile_walk tile(args);
-    for (bool more = tile.next(); more; set.advance()) {
-        const int32_t m0 = tile.m0, n0 = tile.n0;
+    for (tile_walk tile(args); tile.next(); set.advance()) {
         accumulators sum[WAVES];
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
 #pragma unroll
             for (int i = 0; i < TILE_N / 2; i++)
                 sum[wave][i] = 0.0f;
-        if (PROMOTE_K == 0 || stages == 0)
-            more = tile.next();
         if (PROMOTE_K == 0) {
             multiply_straight(sum, shared, first, place, stages);
         } else {
@@ -207,8 +203,6 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
                 const int stage = place.at;
                 place.advance();
                 full = multiply_promoted(sum, shared, first, stage, place, first_row);
-                if (i == 0)
-                    more = tile.next(); /* two divisions, while the tensor cores have work */
             }
         }
         const float *row_factors = shared.factors + set.at * FACTORS;
@@ -220,7 +214,8 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
         for (int wave = 0; wave < WAVES; wave++) {
             if (args.factors)
                 scale_and_add(sum[wave], factors, warp_row + wave * 64);
-            store_rows<PANELS, WAVES>(sum[wave], args, m0 + warp_row + wave * 64, n0, wave, panels);
+            store_rows<PANELS, WAVES>(sum[wave], args, tile.m0 + warp_row + wave * 64, tile.n0,
+                                      wave, panels);
         }
         if (args.factors) {
             __syncwarp();
