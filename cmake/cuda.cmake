@@ -55,7 +55,7 @@ compile_table(kernels_sm90.def DGI_SM90 gemm_dense.cu
   "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN;ROWS")
 # The weights, B, are the first operand of wgmma there.
 compile_table(kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
-  "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K;MOST_SPLIT")
+  "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K")
 
 # The small kernels: one in each other .cu file.
 file(GLOB small_kernels CONFIGURE_DEPENDS src/cuda/device/*.cu)

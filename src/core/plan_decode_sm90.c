@@ -17,6 +17,10 @@ const int32_t dgi_decode_kernel_count = sizeof dgi_decode_kernels / sizeof dgi_d
 /* Coordinates are 32-bit on the device, and may pass the end of B by a tile. */
 static const int64_t LARGEST_SIZE = INT32_MAX - 1024;
 
+/* CTAs of a cluster: 16 where two kernels share a multiprocessor, else there are too few of them.
+ */
+enum { MOST_SPLIT = 16 };
+
 int32_t dgi_decode_find(const char *name)
 {
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
@@ -87,7 +91,7 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
     const dgi_decode_kernel *kernel = &dgi_decode_kernels[index];
     DGI_TRY(check(kernel, gemm));
     const int32_t stages = ceil_div(gemm->a.cols, DGI_PACKED_K);
-    const int32_t most = may_split ? kernel->most_split : 1;
+    const int32_t most = !may_split ? 1 : kernel->tokens <= 64 ? MOST_SPLIT : MOST_SPLIT / 2;
     bool found = false;
     for (int32_t split = 1; split <= most && (split == 1 || split <= stages); split *= 2) {
         dgi_decode_plan candidate = {

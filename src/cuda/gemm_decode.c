@@ -71,8 +71,8 @@ dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *pa
         .blockDimX = (unsigned)DGI_DECODE_THREADS(kernel->scale_k),
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages,
-                                                            kernel->scale_k, kernel->most_split),
+        .sharedMemBytes =
+            (unsigned)DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages, kernel->scale_k),
         .hStream = stream,
         .attrs = attributes,
         .numAttrs = count,

@@ -102,7 +102,7 @@ dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                                  CUfunction *function)
 {
     const dgi_decode_kernel *row = &dgi_decode_kernels[index];
-    int bytes = DGI_DECODE_SHARED_BYTES(row->tokens, row->stages, row->scale_k, row->most_split);
+    int bytes = DGI_DECODE_SHARED_BYTES(row->tokens, row->stages, row->scale_k);
     return find(cuda, &cuda->decode[index], decode_cubins[index], row->name, bytes, stream,
                 function);
 }

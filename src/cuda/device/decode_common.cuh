@@ -11,7 +11,6 @@
 #include "ptx/remote.cuh"
 
 constexpr int TOKENS = DGI_TOKENS, STAGES = DGI_STAGES, SCALE_K = DGI_SCALE_K;
-constexpr int MOST_SPLIT = DGI_MOST_SPLIT;
 constexpr int ROWS = DGI_DECODE_ROWS, GROUPS = DGI_DECODE_GROUPS, STAGE_K = 128;
 
 constexpr int PARTS = SCALE_K == 0 ? 1 : STAGE_K / SCALE_K; /* of a stage, each promoted */
@@ -22,24 +21,24 @@ constexpr int SUMS = TOKENS / 2; /* accumulators of a thread */
 constexpr int STAGE_BYTES = DGI_DECODE_STAGE_BYTES(TOKENS);
 constexpr int STAGE_SCALES = DGI_DECODE_STAGE_SCALES(TOKENS, SCALE_K);
 constexpr int PART_SCALES = STAGE_SCALES / PARTS; /* those of the tokens, then those of the rows */
-constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K, MOST_SPLIT);
+constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K);
 /* Two kernels that follow each other share a multiprocessor where the shared memory allows it. */
 constexpr int RESIDENT = SHARED_BYTES <= DGI_SHARED_HALF ? 2 : 1;
 
 struct shared_memory {
-    uint32_t stages, received_at, barriers;
-    float *scales, *received, *token_factors, *row_factors, *row_bias;
+    uint32_t stages, sums_at, barriers;
+    float *scales, *sums, *token_factors, *row_factors, *row_bias;
 
     __device__ __forceinline__ explicit shared_memory(uint8_t *base)
     {
         scales = (float *)(base + STAGES * STAGE_BYTES);
-        received = scales + STAGES * STAGE_SCALES;
-        token_factors = received + DGI_DECODE_RECEIVED(TOKENS, MOST_SPLIT);
-        row_factors = token_factors + TOKENS;
+        sums = scales + STAGES * STAGE_SCALES;
+        row_factors = sums + TOKENS * DGI_DECODE_PITCH;
         row_bias = row_factors + ROWS;
+        token_factors = row_bias + ROWS;
         stages = shared_address(base);
-        received_at = shared_address(received);
-        barriers = shared_address(row_bias + ROWS);
+        sums_at = shared_address(sums);
+        barriers = shared_address(token_factors + TOKENS);
     }
     __device__ __forceinline__ uint32_t weights(int stage) const
     {
@@ -57,13 +56,13 @@ struct shared_memory {
     {
         return full(STAGES + stage);
     }
-    /* All partial sums of a tile have come in. */
-    __device__ __forceinline__ uint32_t all_received() const
+    /* All CTAs of the cluster have left their partial sums of a tile. */
+    __device__ __forceinline__ uint32_t all_left() const
     {
         return full(2 * STAGES);
     }
-    /* All CTAs of the cluster can take the partial sums of the next tile. */
-    __device__ __forceinline__ uint32_t all_ready() const
+    /* All CTAs of the cluster have read those of this CTA. */
+    __device__ __forceinline__ uint32_t all_read() const
     {
         return full(2 * STAGES + 1);
     }

@@ -133,21 +133,26 @@ struct scale_feed {
         return scale.block_cols <= 1 ? part * scale.block_cols
                                      : scale_index(part, scale.block_cols, scale.col_phase);
     }
-    __device__ __forceinline__ void load(const scale_rows<4> &rows, int32_t stage,
-                                         values &values) const
+    __device__ __forceinline__ void load_a(int32_t stage, values &values) const
+    {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            a_rows.load(a, col(a, stage * PARTS + j), values.a[j]);
+    }
+    __device__ __forceinline__ void load_b(const scale_rows<4> &rows, int32_t stage,
+                                           values &values) const
     {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
-            const int32_t part = stage * PARTS + j, b_col = col(b, part);
-            a_rows.load(a, col(a, part), values.a[j]);
-            if (uniform) {
-                const float scale = rows.load_first(b, b_col);
-#pragma unroll
-                for (int row = 0; row < 4; row++)
-                    values.b[j][row] = scale;
-            } else {
-                rows.load(b, b_col, values.b[j]);
+            const int32_t at = col(b, stage * PARTS + j);
+            if (!uniform) {
+                rows.load(b, at, values.b[j]);
+                continue;
             }
+            const float scale = rows.load_first(b, at);
+#pragma unroll
+            for (int row = 0; row < 4; row++)
+                values.b[j][row] = scale;
         }
     }
     __device__ __forceinline__ void store(float *target, const values &values) const
@@ -177,22 +182,30 @@ struct scale_feed {
 __device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
                                             const shared_memory &shared, const share_of_work &work)
 {
-    constexpr int TOGETHER = PARTS == 1 ? STAGES : 1; /* stages whose loads are under way at once */
+    constexpr int TOGETHER = PARTS > 1 ? 1 : TOKENS > 32 ? 2 : STAGES; /* loaded at once */
     const scale_feed scales(args);
     stage_walk at(work);
     ring_place place;
     for (int32_t i = 0; i < STAGES && i < work.stages; i++, at.advance(work))
         scales.fetch(at);
     at = stage_walk(work);
-    wait_for_earlier_kernels();
     scale_rows<4> rows = scales.rows_of(at.tile);
+    if (!args.early)
+        wait_for_earlier_kernels();
     for (int32_t i = 0; i < work.stages; i += TOGETHER) {
         scale_feed::values values[TOGETHER];
+        stage_walk tokens = at;
 #pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            scales.load(rows, at.part, values[j]); /* behind the last stage: the last one's */
+        for (int j = 0; j < TOGETHER; j++) { /* behind the last stage: the last one's */
+            scales.load_b(rows, at.part, values[j]);
             if (at.advance(work))
                 rows = scales.rows_of(at.tile);
+        }
+        wait_for_earlier_kernels();
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            scales.load_a(tokens.part, values[j]);
+            tokens.advance(work);
         }
 #pragma unroll
         for (int j = 0; j < TOGETHER; j++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From the partial sums of a tile to D. The CTAs of a cluster each hold partial sums of the whole
- * tile. Each one owns a share of its rows: the others send it what they have for them, it adds all
- * up in the order of the senders, so that the bits are the same on every run, and writes D.
+ * From the partial sums of a tile to D. The CTAs of a cluster each have partial sums of the whole
+ * tile, which they leave in their shared memory. Each one owns a share of its rows: it reads what
+ * all have for them, adds that up in the order of their ranks, so that the bits are the same on
+ * every run, and writes D.
  */
 #pragma once
 #include "decode_common.cuh"
@@ -15,48 +16,53 @@
 
 constexpr uint32_t MATH_BARRIER = 1; /* a named barrier */
 
-/* ---- sending ------------------------------------------------------------------------- */
+/* ---- partial sums -------------------------------------------------------------------- */
 
-/* The rows of a tile that a CTA owns, and how the sums for them lie in its shared memory. */
-struct row_share {
-    int32_t rows, pitch; /* [sender][token][row], a token's rows `pitch` apart */
+/* A token's sums lie side by side, `PITCH` from the next one's: no bank is met twice. */
+constexpr int PITCH = DGI_DECODE_PITCH;
 
-    __device__ __forceinline__ explicit row_share(const dgi_decode_args &args)
-        : rows(ROWS / args.split), pitch(ROWS / args.split + 4) /* no bank is met twice */
-    {
-    }
-    __device__ __forceinline__ int32_t place(int32_t sender, int32_t token, int32_t row) const
-    {
-        return (sender * TOKENS + token) * pitch + row;
-    }
-};
-
-__device__ __forceinline__ void send(const accumulators &sum, const dgi_decode_args &args,
-                                     const shared_memory &shared, const row_share &share,
-                                     const thread_place &thread, int32_t rank)
+__device__ __forceinline__ void leave_sums(const accumulators &sum, const dgi_decode_args &args,
+                                           const shared_memory &shared, const thread_place &thread)
 {
-    uint32_t target[2], barrier[2]; /* for this thread's two rows */
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int32_t row = thread.row + 8 * i, owner = row / share.rows;
-        const int32_t place = share.place(rank, thread.token, row % share.rows);
-        target[i] = shared.received_at + 4 * place;
-        if (args.split == 1)
-            continue;
-        target[i] = remote_address(target[i], owner);
-        barrier[i] = remote_address(shared.all_received(), owner);
-    }
+    float *target = shared.sums + thread.token * PITCH + thread.row;
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
         const int32_t token = i / 4 * 8 + i % 2;
-        const uint32_t offset = 4 * token * share.pitch;
-        if (thread.token + token >= args.m)
-            continue;
-        if (args.split == 1)
-            shared_store(target[i / 2 % 2] + offset, sum[i]);
-        else
-            remote_store(target[i / 2 % 2] + offset, sum[i], barrier[i / 2 % 2]);
+        if (thread.token + token < args.m)
+            target[token * PITCH + i / 2 % 2 * 8] = sum[i];
     }
+}
+
+/* All math threads: arrives at the same barrier of all CTAs of the cluster. */
+__device__ __forceinline__ void arrive_everywhere(const dgi_decode_args &args, uint32_t barrier)
+{
+    named_barrier(MATH_BARRIER, MATH_THREADS);
+    if (args.split > 1 && threadIdx.x < args.split)
+        remote_arrive(remote_address(barrier, threadIdx.x));
+}
+
+/* Four neighbouring sums, at `place` of each CTA's, added up. */
+__device__ __forceinline__ float4 add_sums(const dgi_decode_args &args, uint32_t place)
+{
+    constexpr int TOGETHER = TOKENS > 32 ? 2 : 4; /* loads under way */
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int32_t first = 0; first < args.split; first += TOGETHER) {
+        float4 part[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++)
+            if (first + i < args.split)
+                part[i] = remote_load(remote_address(place, first + i));
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            if (first + i >= args.split)
+                break;
+            sum.x += part[i].x;
+            sum.y += part[i].y;
+            sum.z += part[i].z;
+            sum.w += part[i].w;
+        }
+    }
+    return sum;
 }
 
 /* ---- the result ---------------------------------------------------------------------- */
@@ -141,54 +147,60 @@ __device__ __forceinline__ void store_four(const dgi_decode_args &args, int32_t 
 }
 
 /*
- * What a row's sums are multiplied by, and its bias. A thread reads those of one row of its CTA's
- * share before the sums are there, and hands them to the others through shared memory.
+ * What the sums are multiplied by, and the bias. They are read while the sums are computed, and
+ * handed to all in shared memory: a thread of the first warpgroup reads those of one row of its
+ * CTA's share, one of the second those of a token.
  */
-struct row_factors {
+struct factors {
     float factor, bias;
 
-    __device__ __forceinline__ row_factors(const dgi_decode_args &args, int32_t n)
-        : factor(args.alpha), bias(0.0f)
+    __device__ __forceinline__ void read(const dgi_decode_args &args, int32_t first_n)
     {
-        const int32_t row = min(n, args.n - 1);
+        const bool of_row = threadIdx.x < ROWS;
+        const int32_t index = threadIdx.x % ROWS, n = min(first_n + index, args.n - 1);
+        float scale[1] = {1.0f}, values[4] = {0.0f};
+        factor = 1.0f;
         if (SCALE_K == 0 && args.k > 0) {
-            float scale[1];
-            scale_rows<1>(args.scale_b, row, 0, row).load(args.scale_b, 0, scale);
-            factor *= scale[0];
+            const dgi_device_scale &from = of_row ? args.scale_b : args.scale_a;
+            scale_rows<1>(from, of_row ? n : index, 0, of_row ? n : args.m - 1)
+                .load(from, 0, scale);
+            factor = scale[0];
         }
-        if (args.bias.dtype == DGI_DEVICE_NONE)
-            return;
-        float values[4];
-        load_four(args.bias, row, false, 1, values);
+        if (args.bias.dtype != DGI_DEVICE_NONE && of_row)
+            load_four(args.bias, n, false, 1, values);
         bias = values[0];
+    }
+    __device__ __forceinline__ void leave(const dgi_decode_args &args,
+                                          const shared_memory &shared) const
+    {
+        const int32_t index = threadIdx.x % ROWS;
+        if (threadIdx.x < ROWS) {
+            shared.row_factors[index] = factor * args.alpha;
+            shared.row_bias[index] = bias;
+        } else if (index < TOKENS) {
+            shared.token_factors[index] = factor;
+        }
     }
 };
 
-/* Adds up what has been received and writes D: four neighbouring columns of a token at a time. */
+/* Adds up this CTA's share and writes D: four neighbouring columns of a token at a time. */
 __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared_memory &shared,
-                                       const row_share &share, int32_t first_n)
+                                       int32_t share, int32_t first_row, int32_t first_n)
 {
-    const int32_t quads = share.rows / 4, row = threadIdx.x % quads * 4;
+    const int32_t quads = share / 4, row = threadIdx.x % quads * 4;
     const int32_t n = first_n + row, count = args.n - n;
     if (count <= 0)
         return;
+    const float4 row_factor = *(const float4 *)(shared.row_factors + row);
+    const float4 row_bias = *(const float4 *)(shared.row_bias + row);
     for (int32_t token = threadIdx.x / quads; token < args.m; token += MATH_THREADS / quads) {
-        const float *from = shared.received + share.place(0, token, row);
-        float4 sum = *(const float4 *)from;
-        for (int32_t i = 1; i < args.split; i++) {
-            from += TOKENS * share.pitch;
-            const float4 more = *(const float4 *)from;
-            sum.x += more.x;
-            sum.y += more.y;
-            sum.z += more.z;
-            sum.w += more.w;
-        }
-        float values[4] = {sum.x, sum.y, sum.z, sum.w};
-        const float token_factor = shared.token_factors[token];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            values[i] =
-                values[i] * (token_factor * shared.row_factors[row + i]) + shared.row_bias[row + i];
+        const float4 sum = add_sums(args, shared.sums_at + 4 * (token * PITCH + first_row + row));
+        const float factor = shared.token_factors[token];
+        float values[4];
+        values[0] = sum.x * (factor * row_factor.x) + row_bias.x;
+        values[1] = sum.y * (factor * row_factor.y) + row_bias.y;
+        values[2] = sum.z * (factor * row_factor.z) + row_bias.z;
+        values[3] = sum.w * (factor * row_factor.w) + row_bias.w;
         if (args.beta != 0.0f) {
             float c[4];
             load_four(args.c, token * args.c.ld + n, args.quads && count >= 4, count, c);
@@ -200,57 +212,47 @@ __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared
     }
 }
 
-/* What the tokens' sums are multiplied by, to shared memory, once for all tiles. */
-__device__ __forceinline__ void load_token_factors(const dgi_decode_args &args,
-                                                   const shared_memory &shared)
-{
-    const int32_t token = threadIdx.x;
-    if (token >= TOKENS)
-        return;
-    float factor[1] = {1.0f};
-    if (SCALE_K == 0 && args.k > 0)
-        scale_rows<1>(args.scale_a, token, 0, args.m - 1).load(args.scale_a, 0, factor);
-    shared.token_factors[token] = factor[0];
-}
-
 /* One math warpgroup: its rows of each tile of this CTA, from the first stage to D. */
 __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
                                                const shared_memory &shared,
                                                const share_of_work &work, int group)
 {
     const thread_place thread;
-    const row_share share(args);
+    const int32_t share = ROWS / args.split, first_row = work.rank * share;
     ring_place place;
     uint32_t parity = 0;
+    if (SCALE_K == 0 && args.k > 0 && threadIdx.x < ROWS) { /* safe at any time, as it ends in L2 */
+        const int32_t n = min(work.first_tile * ROWS + first_row + (int)threadIdx.x, args.n - 1);
+        scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
+    }
     wait_for_earlier_kernels();
-    load_token_factors(args, shared);
     for (int32_t tile = work.first_tile; tile < args.tiles; tile += work.tile_step, parity ^= 1) {
-        const int32_t first_n = tile * ROWS + work.rank * share.rows;
-        const row_factors factors(args, first_n + threadIdx.x % ROWS);
+        const bool first = tile == work.first_tile;
+        const int32_t first_n = tile * ROWS + first_row;
+        factors factors;
         accumulators sum;
+        if (SCALE_K == 0)
+            factors.read(args, first_n);
         multiply_tile(sum, shared, thread, work.end - work.begin, group, place);
+        if (SCALE_K != 0) /* only the bias: not worth registers meanwhile */
+            factors.read(args, first_n);
 
-        /* What this tile's sums and factors replace must have been read, in the whole cluster. */
-        named_barrier(MATH_BARRIER, MATH_THREADS);
-        if (args.split > 1 && tile == work.first_tile)
+        /* The tile before must have been read, here and by the whole cluster. */
+        if (args.split > 1 && first)
             cluster_wait(); /* all CTAs have set up their barriers */
         else if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_ready(), parity ^ 1);
-        if (args.split > 1 && threadIdx.x == 0)
-            mbarrier_arrive_expect(shared.all_received(), ROWS * 4 * args.m);
-        send(sum, args, shared, share, thread, work.rank);
-        if (threadIdx.x < share.rows) {
-            shared.row_factors[threadIdx.x] = factors.factor;
-            shared.row_bias[threadIdx.x] = factors.bias;
-        }
-        named_barrier(MATH_BARRIER, MATH_THREADS);
+            mbarrier_wait_cluster(shared.all_read(), parity ^ 1);
+        else
+            named_barrier(MATH_BARRIER, MATH_THREADS);
+        leave_sums(sum, args, shared, thread);
+        factors.leave(args, shared);
+        arrive_everywhere(args, shared.all_left());
         if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_received(), parity);
-        finish(args, shared, share, first_n);
-        if (args.split == 1 || tile + work.tile_step >= args.tiles)
-            continue;
-        named_barrier(MATH_BARRIER, MATH_THREADS);
-        if (threadIdx.x < args.split)
-            remote_arrive(remote_address(shared.all_ready(), threadIdx.x));
+            mbarrier_wait_cluster(shared.all_left(), parity);
+        finish(args, shared, share, first_row, first_n);
+        if (args.split > 1)
+            arrive_everywhere(args, shared.all_read());
     }
+    if (args.split > 1) /* the others may still be reading here */
+        mbarrier_wait_cluster(shared.all_read(), parity ^ 1);
 }

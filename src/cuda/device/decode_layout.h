@@ -8,7 +8,7 @@
 
 #include "gemm_layout.h"
 
-enum { DGI_DECODE_ROWS = 128, DGI_DECODE_GROUPS = 2, DGI_DECODE_MOST_SPLIT = 16 };
+enum { DGI_DECODE_ROWS = 128, DGI_DECODE_GROUPS = 2 };
 
 #define DGI_DECODE_THREADS(scale_k) (DGI_DECODE_GROUPS * 128 + ((scale_k) == 0 ? 32 : 64))
 
@@ -16,12 +16,11 @@ enum { DGI_DECODE_ROWS = 128, DGI_DECODE_GROUPS = 2, DGI_DECODE_MOST_SPLIT = 16 
 #define DGI_DECODE_STAGE_BYTES(tokens) (((tokens) + DGI_DECODE_ROWS) * 128)
 #define DGI_DECODE_STAGE_SCALES(tokens, scale_k)                                                   \
     ((scale_k) == 0 ? 0 : 128 / ((scale_k) + !(scale_k)) * ((tokens) + DGI_DECODE_ROWS))
-/* FP32 partial sums that a CTA receives: `split` times its share of a tile, padded. */
-#define DGI_DECODE_RECEIVED(tokens, split) ((tokens) * (DGI_DECODE_ROWS + 4 * (split)))
-#define DGI_DECODE_FACTORS(tokens)         ((tokens) + 2 * DGI_DECODE_ROWS)
-#define DGI_DECODE_SHARED_BYTES(tokens, stages, scale_k, most_split)                               \
+/* From one token's FP32 partial sums to the next one's. */
+#define DGI_DECODE_PITCH           (DGI_DECODE_ROWS + 4)
+#define DGI_DECODE_FACTORS(tokens) ((tokens) + 2 * DGI_DECODE_ROWS)
+#define DGI_DECODE_SHARED_BYTES(tokens, stages, scale_k)                                           \
     ((stages) * (DGI_DECODE_STAGE_BYTES(tokens) + DGI_DECODE_STAGE_SCALES(tokens, scale_k) * 4) +  \
-     (DGI_DECODE_RECEIVED(tokens, most_split) + DGI_DECODE_FACTORS(tokens)) * 4 +                  \
-     (2 * (stages) + 2) * 8)
+     ((tokens)*DGI_DECODE_PITCH + DGI_DECODE_FACTORS(tokens)) * 4 + (2 * (stages) + 2) * 8)
 
 #endif

@@ -11,7 +11,9 @@ using accumulators = float[SUMS];
  * one, the one before it is promoted. Registers set the limits.
  */
 constexpr int TOGETHER = PARTS > 1 || TOKENS > 32 ? 1 : 2;
-constexpr int PARTIALS = TOKENS > 32 ? 1 : PARTS *TOGETHER > 1 ? 2 : 1;
+constexpr int PARTIALS = TOKENS > 32 || (TOKENS > 16 && PARTS > 1) ? 1
+                         : PARTS *TOGETHER > 1                     ? 2
+                                                                   : 1;
 
 /* Where this thread's accumulators lie: d[4 j + i] is token 8 j + token + i % 2, row + 8 (i / 2).
  */

@@ -9,7 +9,6 @@
  *   DGI_STAGES               depth of the ring, each 128 of K
  *   DGI_SCALE_K              K that shares a scale: 128, 32, or 0 where all of K does; sums are
  *                            promoted to FP32 each 32 of K for 32, else each 128
- *   DGI_MOST_SPLIT           the most CTAs that share a tile's K
  *
  * The operands are swapped: 128 rows of B take the side of wgmma that has 64 rows an instruction,
  * the tokens the one that can be as narrow as 8. A CTA takes tiles of 128 rows of B; a cluster
@@ -39,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 2);
             mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
         }
-        mbarrier_init(shared.all_received(), 1);
-        mbarrier_init(shared.all_ready(), args.split);
+        mbarrier_init(shared.all_left(), args.split);
+        mbarrier_init(shared.all_read(), args.split);
         mbarrier_init_fence();
     }
     __syncthreads();

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Storing to shared memory, also of the other CTAs of a cluster. */
+/* Shared memory of the other CTAs of a cluster. */
 #pragma once
 #include <stdint.h>
-
-__device__ __forceinline__ void shared_store(uint32_t address, float value)
-{
-    asm volatile("st.shared::cta.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
 
 /* The address in CTA `rank` that corresponds to one of this CTA. */
 __device__ __forceinline__ uint32_t remote_address(uint32_t address, uint32_t rank)
@@ -16,13 +11,15 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t address, uint32_t ra
     return remote;
 }
 
-/* Stores one value there; counts its 4 bytes on the barrier, which lies in the same CTA. */
-__device__ __forceinline__ void remote_store(uint32_t address, float value, uint32_t barrier)
+/* Four values from there. */
+__device__ __forceinline__ float4 remote_load(uint32_t address)
 {
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
-        "f"(value), "r"(barrier)
-        : "memory");
+    float4 value;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
 }
 
 /* Arrives there, after this thread's reads and writes. */
