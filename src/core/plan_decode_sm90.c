@@ -19,7 +19,7 @@ static const int64_t LARGEST_SIZE = INT32_MAX - 1024;
 
 /* CTAs of a cluster: 16 where two kernels share a multiprocessor, else there are too few of them.
  */
-enum { MOST_SPLIT = 16 };
+enum { MOST_SPLIT = 16, TILE_ROWS = 128 };
 
 int32_t dgi_decode_find(const char *name)
 {
@@ -96,7 +96,7 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
     for (int32_t split = 1; split <= most && (split == 1 || split <= stages); split *= 2) {
         dgi_decode_plan candidate = {
             .kernel = index,
-            .tiles = ceil_div(gemm->d.cols, DGI_PACKED_ROWS),
+            .tiles = ceil_div(gemm->d.cols, TILE_ROWS),
             .split = split,
             .ahead = 4,
         };

@@ -4,13 +4,6 @@
 
 #include "cuda/device/decode_args.h"
 
-/* Whether quads of elements, from a multiple of four columns on, lie at multiples of their size. */
-static bool quads_aligned(const dg_matrix *matrix)
-{
-    const size_t quad = 4 * dg_dtype_bytes(matrix->dtype);
-    return (uintptr_t)matrix->data % quad == 0 && (matrix->rows <= 1 || matrix->ld % 4 == 0);
-}
-
 static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
                            const dgi_decode_plan *plan, dgi_decode_args *args)
 {
@@ -33,7 +26,6 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *p
         .alpha = gemm->alpha,
         .beta = gemm->beta,
         .early = packed != NULL,
-        .quads = quads_aligned(&gemm->d) && (gemm->beta == 0.0f || quads_aligned(&gemm->c)),
     };
     if (args->k == 0)
         return DG_OK; /* A and B are empty and have no address */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packed weights on the GPU, host side: tiles as in core/packed_sm90.h, then the scales in their
+ * Packed weights on the GPU, host side: codes as in core/packed_sm90.h, then the scales in their
  * own type, at a multiple of 256 bytes.
  */
 #include "cuda/context.h"

@@ -9,6 +9,7 @@
 #include "test.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +87,7 @@ static void fill(rng *r, dg_context *context, chain *c, int64_t tokens)
     float scales[WIDEST];
     assert_non_null(codes);
     for (int i = 0; i < WIDEST; i++)
-        scales[i] = 0.02f;
+        scales[i] = 1.0f;
     rng_fill_normal(r, codes, DG_E4M3, tokens * widths[0], 1.0);
     c->first = upload(context, codes, (size_t)(tokens * widths[0]));
     c->scales = upload(context, scales, sizeof scales);
@@ -124,7 +125,7 @@ static void enqueue(dg_context *context, const chain *c, int64_t tokens, bool pa
         g.d = dg_matrix_of(c->buffers[i % 2], DG_E4M3, tokens, n);
         g.scale_a = dg_scale_of(c->scales, DG_F32, tokens, k, 1, 128);
         g.scale_d = dg_scale_of(c->scales, DG_F32, tokens, n, 0, 0);
-        g.alpha = 1.5f / (float)(k >= 1024 ? 32 : k >= 256 ? 16 : 8);
+        g.alpha = 1.0f / sqrtf((float)k);
         if (packed)
             g.weights = c->weights[i];
         else

@@ -18,7 +18,6 @@ typedef struct dgi_decode_args {
     int32_t ahead; /* stages that are fetched to L2 beyond those in shared memory          */
     float alpha, beta;
     int32_t early; /* B does not change: it may be read before earlier kernels have ended  */
-    int32_t quads; /* four neighbouring elements of C and D lie at a multiple of their size */
 } dgi_decode_args;
 
 #endif

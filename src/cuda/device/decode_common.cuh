@@ -26,18 +26,18 @@ constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K);
 constexpr int RESIDENT = SHARED_BYTES <= DGI_SHARED_HALF ? 2 : 1;
 
 struct shared_memory {
-    uint32_t stages, sums_at, barriers;
-    float *scales, *sums, *token_factors, *row_factors, *row_bias;
+    uint32_t stages, received_at, barriers;
+    float *scales, *received, *token_factors, *row_factors, *row_bias;
 
     __device__ __forceinline__ explicit shared_memory(uint8_t *base)
     {
         scales = (float *)(base + STAGES * STAGE_BYTES);
-        sums = scales + STAGES * STAGE_SCALES;
-        row_factors = sums + TOKENS * DGI_DECODE_PITCH;
+        received = scales + STAGES * STAGE_SCALES;
+        row_factors = received + ROWS * DGI_DECODE_PITCH(TOKENS);
         row_bias = row_factors + ROWS;
         token_factors = row_bias + ROWS;
         stages = shared_address(base);
-        sums_at = shared_address(sums);
+        received_at = shared_address(received);
         barriers = shared_address(token_factors + TOKENS);
     }
     __device__ __forceinline__ uint32_t weights(int stage) const
@@ -56,13 +56,13 @@ struct shared_memory {
     {
         return full(STAGES + stage);
     }
-    /* All CTAs of the cluster have left their partial sums of a tile. */
-    __device__ __forceinline__ uint32_t all_left() const
+    /* All partial sums for this CTA's share of a tile have come in. */
+    __device__ __forceinline__ uint32_t all_received() const
     {
         return full(2 * STAGES);
     }
-    /* All CTAs of the cluster have read those of this CTA. */
-    __device__ __forceinline__ uint32_t all_read() const
+    /* All CTAs of the cluster can take the partial sums of the next tile. */
+    __device__ __forceinline__ uint32_t all_ready() const
     {
         return full(2 * STAGES + 1);
     }

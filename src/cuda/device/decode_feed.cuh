@@ -20,21 +20,25 @@ struct weight_walk {
     stage_walk at;
     const uint8_t *packed; /* the tile, when B is packed */
     uint32_t bytes;        /* of it; a box counts in full, also where it passes the end of B */
+    int64_t step;          /* from one part of K to the next */
 
     __device__ __forceinline__ weight_walk(const dgi_decode_args &arguments,
                                            const share_of_work &share)
-        : args(arguments), work(share), at(share)
+        : args(arguments), work(share), at(share), step(dgi_packed_row(0, 1, arguments.n))
     {
         begin_tile();
     }
     __device__ __forceinline__ void begin_tile()
     {
-        packed = args.packed + dgi_packed_tile(at.tile, at.part, args.n, args.k);
-        bytes = (args.packed != 0 ? dgi_packed_height(at.tile, args.n) : ROWS) * DGI_PACKED_K;
+        const int32_t row = at.tile * ROWS;
+        packed = args.packed + dgi_packed_row(row, at.part, args.n);
+        bytes = STAGE_K * ROWS;
+        if (args.packed != 0 && args.n - row <= ROWS / 2)
+            bytes /= 2;
     }
     __device__ __forceinline__ void advance()
     {
-        packed += bytes;
+        packed += step;
         if (at.advance(work))
             begin_tile();
     }

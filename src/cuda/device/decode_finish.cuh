@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * From the partial sums of a tile to D. The CTAs of a cluster each have partial sums of the whole
- * tile, which they leave in their shared memory. Each one owns a share of its rows: it reads what
- * all have for them, adds that up in the order of their ranks, so that the bits are the same on
- * every run, and writes D.
+ * tile. Each one owns a share of its rows: the others send it what they have for them, it adds all
+ * up in the order of their ranks, so that the bits are the same on every run, and writes D.
  */
 #pragma once
 #include "decode_common.cuh"
@@ -16,134 +15,98 @@
 
 constexpr uint32_t MATH_BARRIER = 1; /* a named barrier */
 
-/* ---- partial sums -------------------------------------------------------------------- */
+/* ---- sending ------------------------------------------------------------------------- */
 
-/* A token's sums lie side by side, `PITCH` from the next one's: no bank is met twice. */
-constexpr int PITCH = DGI_DECODE_PITCH;
+/*
+ * How the sums that a CTA receives lie in its shared memory: [sender][row of the share][column],
+ * where the accumulators that a thread has for a row, of tokens 8 j + 2 q and the next, q = thread
+ * % 4, lie side by side: column q * TOKENS / 4 + 2 j + token % 2. Four of them (two for 8 tokens)
+ * are a group, and sent together.
+ */
+constexpr int PITCH = DGI_DECODE_PITCH(TOKENS); /* of the rows; no bank is met twice */
+constexpr int GROUP = TOKENS == 8 ? 2 : 4, GROUPS_OF_ROW = TOKENS / GROUP;
+constexpr int GROUPS_OF_THREAD = GROUPS_OF_ROW / 4;
 
-__device__ __forceinline__ void leave_sums(const accumulators &sum, const dgi_decode_args &args,
-                                           const shared_memory &shared, const thread_place &thread)
+/* The first token of a group: others are the next one and, in groups of four, those 8 later. */
+__device__ __forceinline__ int32_t group_token(int32_t q, int32_t group)
 {
-    float *target = shared.sums + thread.token * PITCH + thread.row;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-        const int32_t token = i / 4 * 8 + i % 2;
-        if (thread.token + token < args.m)
-            target[token * PITCH + i / 2 % 2 * 8] = sum[i];
-    }
+    return 16 * group + 2 * q;
 }
 
-/* All math threads: arrives at the same barrier of all CTAs of the cluster. */
-__device__ __forceinline__ void arrive_everywhere(const dgi_decode_args &args, uint32_t barrier)
+/* Bytes that a CTA receives for a tile. */
+__device__ __forceinline__ uint32_t received_bytes(int32_t tokens)
 {
-    named_barrier(MATH_BARRIER, MATH_THREADS);
-    if (args.split > 1 && threadIdx.x < args.split)
-        remote_arrive(remote_address(barrier, threadIdx.x));
+    int32_t groups = 0;
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+        groups += min(GROUPS_OF_THREAD, max(0, (tokens - 2 * q + 15) / 16));
+    return groups * GROUP * 4 * ROWS;
 }
 
-/* Four neighbouring sums, at `place` of each CTA's, added up. */
-__device__ __forceinline__ float4 add_sums(const dgi_decode_args &args, uint32_t place)
+__device__ __forceinline__ void send(const accumulators &sum, const dgi_decode_args &args,
+                                     const shared_memory &shared, const thread_place &thread,
+                                     int32_t share, int32_t rank)
 {
-    constexpr int TOGETHER = TOKENS > 32 ? 2 : 4; /* loads under way */
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int32_t first = 0; first < args.split; first += TOGETHER) {
-        float4 part[TOGETHER];
+    const int32_t q = thread.token / 2;
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++)
-            if (first + i < args.split)
-                part[i] = remote_load(remote_address(place, first + i));
+    for (int half = 0; half < 2; half++) {
+        const int32_t row = thread.row + 8 * half, owner = row / share;
+        const int32_t place = (rank * share + row % share) * PITCH + q * (TOKENS / 4);
+        const uint32_t target = shared.received_at + 4 * place;
+        const uint32_t remote = args.split == 1 ? 0 : remote_address(target, owner);
+        const uint32_t barrier = args.split == 1 ? 0 : remote_address(shared.all_received(), owner);
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            if (first + i >= args.split)
-                break;
-            sum.x += part[i].x;
-            sum.y += part[i].y;
-            sum.z += part[i].z;
-            sum.w += part[i].w;
+        for (int group = 0; group < GROUPS_OF_THREAD; group++) {
+            float values[GROUP];
+#pragma unroll
+            for (int i = 0; i < GROUP; i++)
+                values[i] = sum[2 * GROUP * group + 4 * (i / 2) + 2 * half + i % 2];
+            if (group_token(q, group) >= args.m)
+                continue;
+            if (args.split == 1)
+                shared_store(target + 4 * GROUP * group, values);
+            else
+                remote_store(remote + 4 * GROUP * group, values, barrier);
         }
     }
-    return sum;
 }
 
 /* ---- the result ---------------------------------------------------------------------- */
 
-template <typename T> struct alignas(4 * sizeof(T)) four {
-    T element[4];
-};
-
-/* Four neighbouring elements of a row of a matrix, as floats; `whole`: at a multiple of their size.
- */
-template <typename T>
-__device__ __forceinline__ void load_four_as(const T *from, bool whole, int32_t count,
-                                             float (&values)[4])
-{
-    four<T> read = {};
-    if (whole)
-        read = *(const four<T> *)from;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (!whole && i < count)
-            read.element[i] = from[i];
-        values[i] = (float)read.element[i];
-    }
-}
-
-__device__ __forceinline__ void load_four(const dgi_device_matrix &matrix, int64_t place,
-                                          bool whole, int32_t count, float (&values)[4])
+__device__ __forceinline__ float load_one(const dgi_device_matrix &matrix, int64_t place)
 {
     if (matrix.dtype == DGI_DEVICE_F32)
-        load_four_as((const float *)matrix.data + place, whole, count, values);
-    else if (matrix.dtype == DGI_DEVICE_F16)
-        load_four_as((const __half *)matrix.data + place, whole, count, values);
-    else
-        load_four_as((const __nv_bfloat16 *)matrix.data + place, whole, count, values);
-}
-
-template <typename T>
-__device__ __forceinline__ void store_four_as(T *to, bool whole, int32_t count,
-                                              const float (&values)[4])
-{
-    four<T> written;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        written.element[i] = (T)values[i];
-        if (!whole && i < count)
-            to[i] = written.element[i];
-    }
-    if (whole)
-        *(four<T> *)to = written;
+        return ((const float *)matrix.data)[place];
+    if (matrix.dtype == DGI_DEVICE_F16)
+        return __half2float(((const __half *)matrix.data)[place]);
+    return __bfloat162float(((const __nv_bfloat16 *)matrix.data)[place]);
 }
 
 /* FP8 results: code = round(value * (1 / scale)), saturating. */
-__device__ __forceinline__ void store_four_codes(const dgi_decode_args &args, int32_t token,
-                                                 int32_t n, int32_t count, const float (&values)[4])
+__device__ __forceinline__ uint8_t code_of(const dgi_decode_args &args, int32_t token, int32_t n,
+                                           float value)
 {
     const dgi_device_scale &scale = args.scale_d;
-    const scale_rows<1> row(scale, token, 0, token);
-    uint8_t *d = (uint8_t *)args.d.data + token * args.d.ld + n;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (i < count) {
-            float factor[1];
-            row.load(scale, scale_index(n + i, scale.block_cols, scale.col_phase), factor);
-            d[i] = __nv_cvt_float_to_fp8(__fmul_rn(values[i], __frcp_rn(factor[0])), __NV_SATFINITE,
-                                         args.d.dtype == DGI_DEVICE_E4M3 ? __NV_E4M3 : __NV_E5M2);
-        }
+    const int32_t col = scale_index(n, scale.block_cols, scale.col_phase);
+    const float factor = scale_rows<1>(scale, token, 0, token).load_first(scale, col);
+    return __nv_cvt_float_to_fp8(__fmul_rn(value, __frcp_rn(factor)), __NV_SATFINITE,
+                                 args.d.dtype == DGI_DEVICE_E4M3 ? __NV_E4M3 : __NV_E5M2);
 }
 
-__device__ __forceinline__ void store_four(const dgi_decode_args &args, int32_t token, int32_t n,
-                                           int32_t count, const float (&values)[4])
+__device__ __forceinline__ void store_one(const dgi_decode_args &args, int32_t token, int32_t n,
+                                          float value)
 {
     const int64_t place = token * args.d.ld + n;
-    const bool whole = args.quads && count >= 4;
+    if (args.beta != 0.0f)
+        value += args.beta * load_one(args.c, token * args.c.ld + n);
     if (args.d.dtype == DGI_DEVICE_F32)
-        store_four_as((float *)args.d.data + place, whole, count, values);
+        ((float *)args.d.data)[place] = value;
     else if (args.d.dtype == DGI_DEVICE_F16)
-        store_four_as((__half *)args.d.data + place, whole, count, values);
+        ((__half *)args.d.data)[place] = __float2half_rn(value);
     else if (args.d.dtype == DGI_DEVICE_BF16)
-        store_four_as((__nv_bfloat16 *)args.d.data + place, whole, count, values);
+        ((__nv_bfloat16 *)args.d.data)[place] = __float2bfloat16_rn(value);
     else
-        store_four_codes(args, token, n, count, values);
+        ((uint8_t *)args.d.data)[place] = code_of(args, token, n, value);
 }
 
 /*
@@ -158,7 +121,7 @@ struct factors {
     {
         const bool of_row = threadIdx.x < ROWS;
         const int32_t index = threadIdx.x % ROWS, n = min(first_n + index, args.n - 1);
-        float scale[1] = {1.0f}, values[4] = {0.0f};
+        float scale[1] = {1.0f};
         factor = 1.0f;
         if (SCALE_K == 0 && args.k > 0) {
             const dgi_device_scale &from = of_row ? args.scale_b : args.scale_a;
@@ -166,9 +129,7 @@ struct factors {
                 .load(from, 0, scale);
             factor = scale[0];
         }
-        if (args.bias.dtype != DGI_DEVICE_NONE && of_row)
-            load_four(args.bias, n, false, 1, values);
-        bias = values[0];
+        bias = args.bias.dtype != DGI_DEVICE_NONE && of_row ? load_one(args.bias, n) : 0.0f;
     }
     __device__ __forceinline__ void leave(const dgi_decode_args &args,
                                           const shared_memory &shared) const
@@ -183,32 +144,34 @@ struct factors {
     }
 };
 
-/* Adds up this CTA's share and writes D: four neighbouring columns of a token at a time. */
+/* Adds up this CTA's share and writes D: neighbouring threads write neighbouring columns. */
 __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared_memory &shared,
-                                       int32_t share, int32_t first_row, int32_t first_n)
+                                       int32_t share, int32_t first_n)
 {
-    const int32_t quads = share / 4, row = threadIdx.x % quads * 4;
-    const int32_t n = first_n + row, count = args.n - n;
-    if (count <= 0)
+    const int32_t row = threadIdx.x % share, n = first_n + row;
+    if (n >= args.n)
         return;
-    const float4 row_factor = *(const float4 *)(shared.row_factors + row);
-    const float4 row_bias = *(const float4 *)(shared.row_bias + row);
-    for (int32_t token = threadIdx.x / quads; token < args.m; token += MATH_THREADS / quads) {
-        const float4 sum = add_sums(args, shared.sums_at + 4 * (token * PITCH + first_row + row));
-        const float factor = shared.token_factors[token];
-        float values[4];
-        values[0] = sum.x * (factor * row_factor.x) + row_bias.x;
-        values[1] = sum.y * (factor * row_factor.y) + row_bias.y;
-        values[2] = sum.z * (factor * row_factor.z) + row_bias.z;
-        values[3] = sum.w * (factor * row_factor.w) + row_bias.w;
-        if (args.beta != 0.0f) {
-            float c[4];
-            load_four(args.c, token * args.c.ld + n, args.quads && count >= 4, count, c);
+    const float row_factor = shared.row_factors[row], row_bias = shared.row_bias[row];
+    for (int32_t i = threadIdx.x / share; i < GROUPS_OF_ROW; i += MATH_THREADS / share) {
+        const int32_t q = i % 4, group = i / 4;
+        const float *from = shared.received + row * PITCH + q * (TOKENS / 4) + GROUP * group;
+        float sum[GROUP];
+        if (group_token(q, group) >= args.m)
+            continue;
+        for (int32_t sender = 0; sender < args.split; sender++, from += share * PITCH) {
+            float part[GROUP];
+            shared_load(from, part);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                values[i] += args.beta * c[i];
+            for (int j = 0; j < GROUP; j++)
+                sum[j] = sender == 0 ? part[j] : sum[j] + part[j];
         }
-        store_four(args, token, n, count, values);
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            const int32_t token = group_token(q, group) + j / 2 * 8 + j % 2;
+            if (token < args.m)
+                store_one(args, token, n,
+                          sum[j] * (shared.token_factors[token] * row_factor) + row_bias);
+        }
     }
 }
 
@@ -218,17 +181,17 @@ __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
                                                const share_of_work &work, int group)
 {
     const thread_place thread;
-    const int32_t share = ROWS / args.split, first_row = work.rank * share;
+    const int32_t share = ROWS / args.split;
     ring_place place;
     uint32_t parity = 0;
     if (SCALE_K == 0 && args.k > 0 && threadIdx.x < ROWS) { /* safe at any time, as it ends in L2 */
-        const int32_t n = min(work.first_tile * ROWS + first_row + (int)threadIdx.x, args.n - 1);
+        const int32_t n =
+            min(work.first_tile * ROWS + work.rank * share + (int)threadIdx.x, args.n - 1);
         scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
     }
     wait_for_earlier_kernels();
     for (int32_t tile = work.first_tile; tile < args.tiles; tile += work.tile_step, parity ^= 1) {
-        const bool first = tile == work.first_tile;
-        const int32_t first_n = tile * ROWS + first_row;
+        const int32_t first_n = tile * ROWS + work.rank * share;
         factors factors;
         accumulators sum;
         if (SCALE_K == 0)
@@ -237,22 +200,24 @@ __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
         if (SCALE_K != 0) /* only the bias: not worth registers meanwhile */
             factors.read(args, first_n);
 
-        /* The tile before must have been read, here and by the whole cluster. */
-        if (args.split > 1 && first)
+        /* What this tile's sums and factors replace must have been read, in the whole cluster. */
+        named_barrier(MATH_BARRIER, MATH_THREADS);
+        if (args.split > 1 && tile == work.first_tile)
             cluster_wait(); /* all CTAs have set up their barriers */
         else if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_read(), parity ^ 1);
-        else
-            named_barrier(MATH_BARRIER, MATH_THREADS);
-        leave_sums(sum, args, shared, thread);
+            mbarrier_wait_cluster(shared.all_ready(), parity ^ 1);
+        if (args.split > 1 && threadIdx.x == 0)
+            mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m));
+        send(sum, args, shared, thread, share, work.rank);
         factors.leave(args, shared);
-        arrive_everywhere(args, shared.all_left());
+        named_barrier(MATH_BARRIER, MATH_THREADS);
         if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_left(), parity);
-        finish(args, shared, share, first_row, first_n);
-        if (args.split > 1)
-            arrive_everywhere(args, shared.all_read());
+            mbarrier_wait_cluster(shared.all_received(), parity);
+        finish(args, shared, share, first_n);
+        if (args.split == 1 || tile + work.tile_step >= args.tiles)
+            continue;
+        named_barrier(MATH_BARRIER, MATH_THREADS);
+        if (threadIdx.x < args.split)
+            remote_arrive(remote_address(shared.all_ready(), threadIdx.x));
     }
-    if (args.split > 1) /* the others may still be reading here */
-        mbarrier_wait_cluster(shared.all_read(), parity ^ 1);
 }

@@ -16,11 +16,12 @@ enum { DGI_DECODE_ROWS = 128, DGI_DECODE_GROUPS = 2 };
 #define DGI_DECODE_STAGE_BYTES(tokens) (((tokens) + DGI_DECODE_ROWS) * 128)
 #define DGI_DECODE_STAGE_SCALES(tokens, scale_k)                                                   \
     ((scale_k) == 0 ? 0 : 128 / ((scale_k) + !(scale_k)) * ((tokens) + DGI_DECODE_ROWS))
-/* From one token's FP32 partial sums to the next one's. */
-#define DGI_DECODE_PITCH           (DGI_DECODE_ROWS + 4)
+/* FP32 partial sums: from one row to the next. */
+#define DGI_DECODE_PITCH(tokens)   ((tokens) + 4)
 #define DGI_DECODE_FACTORS(tokens) ((tokens) + 2 * DGI_DECODE_ROWS)
 #define DGI_DECODE_SHARED_BYTES(tokens, stages, scale_k)                                           \
     ((stages) * (DGI_DECODE_STAGE_BYTES(tokens) + DGI_DECODE_STAGE_SCALES(tokens, scale_k) * 4) +  \
-     ((tokens)*DGI_DECODE_PITCH + DGI_DECODE_FACTORS(tokens)) * 4 + (2 * (stages) + 2) * 8)
+     (DGI_DECODE_ROWS * DGI_DECODE_PITCH(tokens) + DGI_DECODE_FACTORS(tokens)) * 4 +               \
+     (2 * (stages) + 2) * 8)
 
 #endif

@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 2);
             mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
         }
-        mbarrier_init(shared.all_left(), args.split);
-        mbarrier_init(shared.all_read(), args.split);
+        mbarrier_init(shared.all_received(), 1);
+        mbarrier_init(shared.all_ready(), args.split);
         mbarrier_init_fence();
     }
     __syncthreads();

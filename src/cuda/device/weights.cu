@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packs weights, or unpacks them: codes between a row-major matrix and the tiles of packed_sm90.h,
+ * Packs weights, or unpacks them: codes between a row-major matrix and the parts of packed_sm90.h,
  * scales between two arrays of different strides. Launched by src/cuda/weights.c.
  */
 #include "../../core/packed_sm90.h"
@@ -34,11 +34,11 @@ extern "C" __global__ void __launch_bounds__(DGI_SMALL_THREADS)
 {
     const int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
-    const int64_t rows = dgi_packed_padded(args.rows, DGI_PACKED_ROWS / 2);
+    const int64_t rows = dgi_packed_padded(args.rows, DGI_PACKED_ROWS);
     const int64_t chunks = dgi_packed_padded(args.cols, DGI_PACKED_K) / 16;
     for (int64_t i = first; i < rows * chunks; i += step) {
         const int64_t row = i / chunks, chunk = i % chunks;
-        uint4 *packed = (uint4 *)(args.packed + dgi_packed_chunk(row, chunk, args.rows, args.cols));
+        uint4 *packed = (uint4 *)(args.packed + dgi_packed_chunk(row, chunk, args.rows));
         uint8_t *plain = args.plain + row * args.ld + chunk * 16;
         const int64_t count = row < args.rows ? args.cols - chunk * 16 : 0;
         if (args.unpack)

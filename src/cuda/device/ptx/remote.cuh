@@ -11,15 +11,45 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t address, uint32_t ra
     return remote;
 }
 
-/* Four values from there. */
-__device__ __forceinline__ float4 remote_load(uint32_t address)
+/* Stores values there; counts their bytes on the barrier, which lies in the same CTA. */
+__device__ __forceinline__ void remote_store(uint32_t address, const float (&value)[2],
+                                             uint32_t barrier)
 {
-    float4 value;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(address)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(address),
+                 "f"(value[0]), "f"(value[1]), "r"(barrier)
                  : "memory");
-    return value;
+}
+__device__ __forceinline__ void remote_store(uint32_t address, const float (&value)[4],
+                                             uint32_t barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
+                 "{%1, %2, %3, %4}, [%5];" ::"r"(address),
+                 "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3]), "r"(barrier)
+                 : "memory");
+}
+
+/* The same in this CTA, without a barrier. */
+__device__ __forceinline__ void shared_store(uint32_t address, const float (&value)[2])
+{
+    asm volatile("st.shared::cta.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(value[0]),
+                 "f"(value[1])
+                 : "memory");
+}
+__device__ __forceinline__ void shared_store(uint32_t address, const float (&value)[4])
+{
+    asm volatile("st.shared::cta.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value[0]),
+                 "f"(value[1]), "f"(value[2]), "f"(value[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void shared_load(const float *from, float (&value)[2])
+{
+    *(float2 *)value = *(const float2 *)from;
+}
+__device__ __forceinline__ void shared_load(const float *from, float (&value)[4])
+{
+    *(float4 *)value = *(const float4 *)from;
 }
 
 /* Arrives there, after this thread's reads and writes. */
