@@ -98,7 +98,7 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
             .kernel = index,
             .tiles = ceil_div(gemm->d.cols, TILE_ROWS),
             .split = split,
-            .ahead = 4,
+            .ahead = 0, /* more only costs: docs/decode-log.md */
         };
         /* All CTAs run at the same time, and no cluster has more tiles than it must. */
         const int32_t room = units / split > 0 ? units / split : 1;

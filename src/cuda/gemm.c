@@ -227,6 +227,38 @@ typedef struct choice {
     dgi_sm90_plan many;  /* else          */
 } choice;
 
+/*
+ * The kernel for many tokens. In batch-invariant mode all kernels of a recipe must add up in the
+ * same order, whatever M is: those without promotion are left out, and scales act where the kernels
+ * for few tokens let them act.
+ */
+static dg_status choose_many(const dgi_cuda *cuda, const dg_gemm *gemm, dgi_sm90_plan *plan)
+{
+    if (!cuda->batch_invariant || cuda->forced_kernel != NULL)
+        return dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, plan);
+    const dg_scale *const scales[] = {&gemm->scale_a, &gemm->scale_b};
+    bool constant = true;
+    int32_t promote_k = 128;
+    for (int i = 0; i < 2; i++) {
+        const bool varies = scales[i]->cols > 1 && scales[i]->block_cols != 0;
+        constant = constant && !varies;
+        if (varies && (scales[i]->block_cols % 128 != 0 || scales[i]->col_phase % 128 != 0))
+            promote_k = 32;
+    }
+    bool found = false;
+    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
+        const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[i];
+        dgi_sm90_plan candidate;
+        if (kernel->promote_k != promote_k || (kernel->span == 0) != constant ||
+            dgi_sm90_plan_with(gemm, cuda->units, i, &candidate) != DG_OK)
+            continue;
+        if (!found || candidate.cycles < plan->cycles)
+            *plan = candidate;
+        found = true;
+    }
+    return found ? DG_OK : dgi_sm90_choose(gemm, cuda->units, NULL, plan);
+}
+
 static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chosen)
 {
     const char *forced = cuda->forced_kernel;
@@ -239,7 +271,7 @@ static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chose
     if (forced == NULL &&
         dgi_decode_choose(gemm, cuda->units, may_split, NULL, &chosen->few) == DG_OK)
         chosen->decode = true;
-    dg_status status = dgi_sm90_choose(gemm, cuda->units, forced, &chosen->many);
+    dg_status status = choose_many(cuda, gemm, &chosen->many);
     if (!chosen->decode)
         return status;
     /* The other family's prediction knows nothing of the memory's speed. */

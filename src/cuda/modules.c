@@ -62,7 +62,8 @@ static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
         cuda->driver.cuModuleUnload(loaded.module);
         return dgi_driver_check(&cuda->driver, result, name);
     }
-    *kernel = loaded;
+    kernel->module = loaded.module;
+    __atomic_store_n(&kernel->function, loaded.function, __ATOMIC_RELEASE); /* see find() */
     return DG_OK;
 }
 
@@ -71,6 +72,9 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
                       const char *name, int shared_bytes, CUstream stream, CUfunction *function)
 {
     dg_status status = DG_OK;
+    *function = __atomic_load_n(&kernel->function, __ATOMIC_ACQUIRE);
+    if (*function != NULL) /* the usual case takes no lock */
+        return DG_OK;
     pthread_mutex_lock(&cuda->lock);
     if (kernel->function == NULL) {
         CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;

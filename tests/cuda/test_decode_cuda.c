@@ -87,6 +87,60 @@ static void every_kernel(void **state)
     }
 }
 
+/*
+ * In batch-invariant mode a row has the same bits in a batch of any size: the kernels for few
+ * tokens add up in the order of those for many.
+ */
+static void rows_do_not_depend_on_the_batch(void **state)
+{
+    (void)state;
+    need_gpu();
+    enum { ALL = 300 };
+    static const int64_t batches[] = {1, 8, 13, 16, 32, 64, 100, 128, 200};
+    rng r = rng_new(5);
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.batch_invariant = true;
+    dg_context *context = test_context(&options);
+    for (int i = 0; i < recipe_count; i++) {
+        if (recipes[i].a_rows > 1)
+            continue; /* rows that share their scale with others */
+        dg_gemm shape = gemm_of(&recipes[i], ALL, 400, 1056, DG_F32);
+        gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+        assert_ok(gemm_case_run(c, context));
+        gemm_case_check(c);
+        float *expected = gemm_case_copy_d(c);
+        dg_gemm whole = c->gemm;
+        for (size_t j = 0; j < sizeof batches / sizeof batches[0]; j++) {
+            const int64_t first = rng_range(&r, 0, ALL - batches[j]);
+            c->gemm = gemm_part(&whole, first, batches[j], 0, whole.d.cols);
+            const size_t bytes = (size_t)(batches[j] * whole.d.cols) * 4;
+            const guard a = c->a, scale_a = c->scale_a, d = c->d;
+            dg_gemm part = c->gemm;
+            void *const host[] = {a.data, c->b.data, scale_a.data, c->scale_b.data, d.data};
+            const size_t sizes[] = {a.bytes, c->b.bytes, scale_a.bytes, c->scale_b.bytes, d.bytes};
+            void *device[5];
+            for (int k = 0; k < 5; k++)
+                device[k] = test_to_device(context, host[k], sizes[k]);
+            part.a.data = (char *)device[0] + ((char *)part.a.data - (char *)host[0]);
+            part.b.data = device[1];
+            part.scale_a.data = (char *)device[2] + ((char *)part.scale_a.data - (char *)host[2]);
+            part.scale_b.data = device[3];
+            part.d.data = (char *)device[4] + ((char *)part.d.data - (char *)host[4]);
+            assert_ok(dg_gemm_run(context, &part, NULL));
+            for (int k = 0; k < 4; k++)
+                test_release(context, device[k], host[k]);
+            test_from_device(context, device[4], host[4], sizes[4]);
+            if (memcmp(c->gemm.d.data, expected + first * whole.d.cols, bytes) != 0)
+                fail_msg("%s: rows %d to %d have other bits in a batch of their own",
+                         recipes[i].name, (int)first, (int)(first + batches[j] - 1));
+        }
+        c->gemm = whole;
+        free(expected);
+        gemm_case_free(c);
+    }
+    dg_destroy(context);
+}
+
 /* Packing has an inverse, for codes of all kinds and scales of any granularity. */
 static void packing_has_an_inverse(void **state)
 {
@@ -147,6 +201,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packing_has_an_inverse),
         cmocka_unit_test(recipes_and_shapes),
+        cmocka_unit_test(rows_do_not_depend_on_the_batch),
         cmocka_unit_test(every_kernel),
     };
     return test_run(argc, argv, tests);
