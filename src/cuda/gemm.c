@@ -274,9 +274,9 @@ static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chose
     dg_status status = choose_many(cuda, gemm, &chosen->many);
     if (!chosen->decode)
         return status;
-    /* The other family's prediction knows nothing of the memory's speed. */
+    /* Predictions for many tokens know nothing of the launch itself, nor of the memory's speed. */
     chosen->decode =
-        status != DG_OK || chosen->few.cycles <= chosen->many.cycles || gemm->d.rows <= 64;
+        status != DG_OK || gemm->d.rows <= 32 || chosen->few.cycles <= chosen->many.cycles + 5000.0;
     return DG_OK;
 }
 

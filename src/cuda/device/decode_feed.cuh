@@ -190,9 +190,10 @@ __device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
     const scale_feed scales(args);
     stage_walk at(work);
     ring_place place;
-    for (int32_t i = 0; i < STAGES && i < work.stages; i++, at.advance(work))
-        scales.fetch(at);
-    at = stage_walk(work);
+    stage_walk ahead(work); /* B's scales are fetched to L2 two rings ahead */
+    int32_t fetched = 0;
+    for (; fetched < 2 * STAGES && fetched < work.stages; fetched++, ahead.advance(work))
+        scales.fetch(ahead);
     scale_rows<4> rows = scales.rows_of(at.tile);
     if (!args.early)
         wait_for_earlier_kernels();
@@ -211,6 +212,8 @@ __device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
             scales.load_a(tokens.part, values[j]);
             tokens.advance(work);
         }
+        for (int j = 0; j < TOGETHER && fetched < work.stages; j++, fetched++, ahead.advance(work))
+            scales.fetch(ahead);
 #pragma unroll
         for (int j = 0; j < TOGETHER; j++) {
             if (i + j >= work.stages)
