@@ -47,7 +47,7 @@ wanted() {
 }
 
 # Every test program that can run on a device.
-wanted tests && for test in tensor_cores gemm_cuda gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
+wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
     quantize quantize_cuda quantize_rules contexts structs threads other_refusals weights_packing \
     requirements_layout requirements_process requirements_shapes requirements_values; do
     [ -x "$build/test_$test" ] && step "test_$test" "$build/test_$test" --device "$device"

@@ -12,9 +12,9 @@
 typedef struct dgi_decode_kernel {
     const char *name;
     dg_dtype a, b;
-    int32_t tokens;     /* the most rows of A                                       */
-    int32_t stages;     /* of the ring                                              */
-    int32_t scale_k;    /* K that shares a scale: 128, 32, or 0 for all of it       */
+    int32_t tokens;  /* the most rows of A                                       */
+    int32_t stages;  /* of the ring                                              */
+    int32_t scale_k; /* K that shares a scale: 128, 32, or 0 for all of it       */
 } dgi_decode_kernel;
 
 extern const dgi_decode_kernel dgi_decode_kernels[];
