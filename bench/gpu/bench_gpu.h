@@ -23,7 +23,7 @@ typedef struct gpu_result {
     char kernel[96];
     bench_time time, bf16, fp8; /* deepgemm, and cuBLASLt in BF16 and with the case's own recipe */
     double launch, host;        /* seconds of a plain launch: for the GPU, for the host          */
-    double mhz;                 /* the clock while deepgemm ran; 0: unknown                      */
+    double mhz;                 /* the clock that the driver reports meanwhile; 0: unknown       */
     double flops, bytes;        /* work; of operands and result                                  */
     double floor;               /* seconds                                                       */
 } gpu_result;
@@ -39,7 +39,7 @@ bench_time gpu_bench_bf16(gpu_bench *b, gpu_operands *o);
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item);
 /* Only deepgemm's time, in another context; no repeats where it refuses. */
 bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
-                           dg_context *context, double *mhz);
+                           dg_context *context);
 /* The cycles that the planner predicts for the kernel that it chooses, 0 where there is none; and
  * those that would be left if K were 0. `name` may be NULL. */
 typedef struct gpu_prediction {

@@ -413,13 +413,14 @@ gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item
 }
 
 bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
-                           dg_context *context, double *mhz)
+                           dg_context *context)
 {
+    double mhz;
     run r = run_new(b, o, item, context);
     r.kind = PEER_NONE;
     if (!check(&r, "deepgemm", call_deepgemm, item))
         return (bench_time){0};
-    return gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, mhz);
+    return gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &mhz);
 }
 
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)

@@ -69,8 +69,8 @@ typedef bool gpu_work(void *state, int set, CUstream stream);
 /*
  * Seconds of one call. A sample replays a graph of some milliseconds whose calls rotate over all
  * operand sets; samples take about `seconds` together. After each of them the GPU rests three times
- * as long, so that it never reaches its power limit and keeps its clock; when `sustained` they
- * follow each other, after a warm-up. `*mhz` gets the clock in the middle, 0 when unknown.
+ * as long, which keeps the average power under its limit; when `sustained` they follow each other,
+ * after a warm-up. `*mhz` gets the clock that the driver reports in the middle, 0 when unknown.
  * No repeats when the work is not possible.
  */
 bench_time gpu_time(gpu *g, gpu_work *work, void *state, int sets, double seconds, double *mhz);

@@ -15,7 +15,7 @@
 /* One kernel on one case. */
 typedef struct trial {
     int item, kernel;
-    double cycles, seconds; /* measured                              */
+    double seconds, cycles; /* measured, see find_cycles()           */
     double stages, tiles;   /* predicted cycles, their two parts     */
     bool chosen;            /* by the planner                        */
 } trial;
@@ -57,14 +57,12 @@ static void measure(tuning *t, int item, gpu_operands *operands, dg_context *con
         gpu_prediction predicted = gpu_predict(&t->bench, operands, c, contexts[k], NULL, 0);
         if (predicted.whole <= 0)
             continue;
-        double mhz = 0;
-        bench_time time = gpu_time_kernel(&t->bench, operands, c, contexts[k], &mhz);
+        bench_time time = gpu_time_kernel(&t->bench, operands, c, contexts[k]);
         if (time.repeats == 0)
             continue;
         t->trials[t->trial_count++] = (trial){
             .item = item,
             .kernel = k,
-            .cycles = time.median * mhz * 1e6,
             .seconds = time.median,
             .stages = predicted.whole - predicted.without_k,
             .tiles = predicted.without_k,
@@ -73,7 +71,23 @@ static void measure(tuning *t, int item, gpu_operands *operands, dg_context *con
     }
 }
 
-/* Least squares of (x stages + y tiles) / cycles - 1; one factor where the parts do not differ. */
+/*
+ * The clock under load is not known well enough, and the planner only compares kernels: seconds
+ * become cycles at the one clock for which its predictions are right on average.
+ */
+static void find_cycles(tuning *t)
+{
+    double sum = 0;
+    for (int i = 0; i < t->trial_count; i++)
+        sum += log((t->trials[i].stages + t->trials[i].tiles) / t->trials[i].seconds);
+    for (int i = 0; i < t->trial_count; i++)
+        t->trials[i].cycles = t->trials[i].seconds * exp(sum / t->trial_count);
+}
+
+/*
+ * Least squares of (x stages + y tiles) / cycles - 1; one factor for both parts where the cases do
+ * not tell them apart.
+ */
 static void fit(tuning *t, int kernel)
 {
     double ss = 0, st = 0, tt = 0, s = 0, u = 0, error = 0;
@@ -92,11 +106,13 @@ static void fit(tuning *t, int kernel)
         return;
     f->error = error / f->trials;
     const double determinant = ss * tt - st * st;
-    if (f->trials > 1 && determinant > 1e-3 * ss * tt) {
-        f->stage_factor = (s * tt - u * st) / determinant;
-        f->tile_factor = (u * ss - s * st) / determinant;
-    } else {
-        f->stage_factor = f->tile_factor = (s + u) / (ss + 2 * st + tt);
+    f->stage_factor = f->tile_factor = (s + u) / (ss + 2 * st + tt);
+    if (f->trials < 3 || determinant < 1e-3 * ss * tt)
+        return;
+    const double x = (s * tt - u * st) / determinant, y = (u * ss - s * st) / determinant;
+    if (x > 0 && y > 0) { /* or else the cases say too little about the parts */
+        f->stage_factor = x;
+        f->tile_factor = y;
     }
 }
 
@@ -138,7 +154,8 @@ static void print_tables(const tuning *t)
                        best == chosen ? "the same" : t->kernels[best->kernel].info.name);
     }
     cli_table_print(choices);
-    printf("\nThe planner's constants should be multiplied by these factors:\n\n");
+    printf("\nThe planner's constants should be multiplied by these factors, relative to each "
+           "other:\n\n");
     cli_table *factors =
         cli_table_new("kernel", ">cases", ">of a stage", ">of a tile", ">error today", NULL);
     for (int k = 0; k < t->kernel_count; k++) {
@@ -218,6 +235,7 @@ int gpu_tune_run(const gpu_request *request)
     cli_progress_end(&progress);
     if (operands != NULL)
         gpu_operands_free(&t.bench, operands);
+    find_cycles(&t);
     for (int k = 0; k < t.kernel_count; k++)
         fit(&t, k);
     if (request->json)
