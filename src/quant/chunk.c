@@ -304,26 +304,48 @@ dg_status dgi_chunk_look(const dgi_stream *stream, dgi_buffers *b, bool need_ama
 
 /* ---- errors ----------------------------------------------------------------------------- */
 
-/* Adds the squares of w - v and of w; pairs that are not finite count for nothing. */
+/* In double precision, for values that are not finite or whose squares FP32 cannot hold. */
+static void add_squares_exactly(const float *w, const float *v, int64_t count, double *error,
+                                double *weight)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double d = (double)w[i] - v[i];
+        if (d - d != 0.0)
+            continue;
+        *error += d * d;
+        *weight += (double)w[i] * w[i];
+    }
+}
+
+/*
+ * Adds the squares of w - v and of w; pairs that are not finite count for nothing. A few are added
+ * in FP32, in lanes that compilers make vectors of, and these sums in double precision.
+ */
 static void add_squares(const float *w, const float *v, int64_t count, double *error,
                         double *weight)
 {
-    enum { LANES = 8 };
-    double errors[LANES] = {0}, weights[LANES] = {0};
-    for (int64_t i = 0; i < count; i += LANES) {
-        int lanes = count - i < LANES ? (int)(count - i) : LANES;
-        for (int l = 0; l < lanes; l++) {
-            float difference = w[i + l] - v[i + l];
-            bool finite = difference - difference == 0.0f;
-            double d = finite ? (double)difference : 0.0, x = finite ? (double)w[i + l] : 0.0;
-            errors[l] += d * d;
-            weights[l] += x * x;
+    enum { FEW = 256, LANES = 8 };
+    int64_t i = 0;
+    for (; i + FEW <= count; i += FEW) {
+        float errors[LANES] = {0}, weights[LANES] = {0}, e = 0.0f, x = 0.0f;
+        for (int64_t k = i; k < i + FEW; k += LANES)
+            for (int l = 0; l < LANES; l++) {
+                float d = w[k + l] - v[k + l];
+                errors[l] += d * d;
+                weights[l] += w[k + l] * w[k + l];
+            }
+        for (int l = 0; l < LANES; l++) {
+            e += errors[l];
+            x += weights[l];
+        }
+        if (x > 1e-20f && x < 1e30f && e < 1e30f) { /* also: all of them are finite */
+            *error += e;
+            *weight += x;
+        } else {
+            add_squares_exactly(w + i, v + i, FEW, error, weight);
         }
     }
-    for (int l = 0; l < LANES; l++) {
-        *error += errors[l];
-        *weight += weights[l];
-    }
+    add_squares_exactly(w + i, v + i, count - i, error, weight);
 }
 
 /* Rows that are measured at a time: they stay in the cache. */
@@ -484,7 +506,8 @@ static dg_status write_widened(const dgi_stream *s, dgi_buffers *b, const dgi_wa
 {
     int64_t count = chunk->rows * chunk->item->cols, step = measured_rows(chunk->item->cols);
     DGI_TRY(gather(s, chunk, b));
-    DGI_TRY(dg_convert(b->values, DG_F32, b->codes, DG_BF16, count, DG_SATURATE));
+    for (int64_t i = 0; i < count; i++)
+        ((uint16_t *)(void *)b->codes)[i] = dgi_bf16_from_f32(b->values[i]);
     step *= chunk->item->cols;
     for (int64_t i = 0; i < count; i += step) {
         int64_t some = count - i < step ? count - i : step;

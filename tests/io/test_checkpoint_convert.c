@@ -6,7 +6,6 @@
 #include "test.h"
 #include "weights.h"
 
-#include <cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,10 +235,67 @@ static void every_pair(void **state)
     assert_true(exact >= 12 + 6 + 12);
 }
 
+/* ---- shards -------------------------------------------------------------------------- */
+
+/* Weights and scales in different shards: each scale moves to its weight, and a shard of which
+ * nothing is left goes away; the index names every tensor. */
+static void shards(void **state)
+{
+    (void)state;
+    static const uint8_t codes[2 * 4] = {0x38, 0x40, 0x7E, 0x01, 0xB8, 0x30, 0x7F, 0x20};
+    static const float scales[2] = {0.5f, 0.25f}, bias[2] = {1.0f, 2.0f};
+    const stored first[] = {{"a.weight", "F8_E4M3", 1, 2, 4, codes},
+                            {"a.bias", "F32", 4, 2, 0, bias}};
+    const stored second[] = {{"a.weight_scale", "F32", 4, 1, 0, scales},
+                             {"b.weight_scale", "F32", 4, 2, 1, scales}};
+    const stored third = {"b.weight", "F8_E4M3", 1, 2, 4, codes};
+    const char *folder = files_folder(), *output = files_path(files_folder(), "out");
+    safetensors_write(files_path(folder, "one.safetensors"), first, 2);
+    safetensors_write(files_path(folder, "two.safetensors"), second, 2);
+    safetensors_write(files_path(folder, "three.safetensors"), &third, 1);
+    files_write_text(files_path(folder, "model.safetensors.index.json"),
+                     "{\"weight_map\":{\"a.weight\":\"one.safetensors\",\"a.bias\":"
+                     "\"one.safetensors\",\"a.weight_scale\":\"two.safetensors\","
+                     "\"b.weight_scale\":\"two.safetensors\",\"b.weight\":\"three.safetensors\"}}");
+    files_write_text(files_path(folder, "config.json"),
+                     "{\"a\": 1.50, \"quantization_config\": {\"x\": \"}\"}, \"b\": [1e-05]}");
+    dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+    options.format = DG_CHECKPOINT_CHANNEL;
+    assert_ok(run(dg_checkpoint_convert, folder, output, &options));
+    assert_int_equal(files_count(output, ""), 4); /* two shards, the index, config.json */
+    assert_false(files_exist(files_path(output, "two.safetensors")));
+    dg_checkpoint *before = open_checkpoint(folder), *after = open_checkpoint(output);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i == 0 ? "a.weight" : "b.weight";
+        values w = values_read(before, name, -1), v = values_read(after, name, -1);
+        values_expect_equal(&w, &v); /* the code for NaN, and that of -0, too */
+        values_free(&w);
+        values_free(&v);
+        dg_stored_weight stored_after;
+        assert_ok(dg_checkpoint_weight(after, name, false, &stored_after));
+        assert_string_equal(stored_after.scale.file, stored_after.weight.file);
+    }
+    dg_checkpoint_close(before);
+    dg_checkpoint_close(after);
+    size_t bytes;
+    char *text = files_read(files_path(output, "config.json"), &bytes);
+    assert_non_null(strstr(text, "{\"a\": 1.50, \"b\": [1e-05],\n  \"quantization_config\": {"));
+    assert_null(strstr(text, "\"x\""));
+    free(text);
+
+    options.format = DG_CHECKPOINT_BF16;
+    output = files_path(files_folder(), "out");
+    assert_ok(run(dg_checkpoint_convert, folder, output, &options));
+    text = files_read(files_path(output, "config.json"), &bytes);
+    assert_string_equal(text, "{\"a\": 1.50, \"b\": [1e-05]\n}\n");
+    free(text);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair),
+        cmocka_unit_test(shards),
     };
     return test_run(argc, argv, tests);
 }
