@@ -57,13 +57,16 @@ def test_by_end(seed, count, n, k, alignment, data):
 
 @given(seeds, counts, st.integers(1, 40), st.integers(1, 200), st.integers(0, 30), st.booleans())
 def test_by_row_with_gather_and_scatter(seed, count, n, k, rows, packed):
-    """Tokens in any order, each to its expert and back to its place."""
+    """Tokens gathered into a run for each expert, runs in any order, and back to their places."""
     rng = np.random.default_rng(seed)
     b, scale_b = experts(rng, count, n, k)
     tokens = 20
     a = random_codes(rng, (tokens, k))
     scale_a = random_scale(rng, a.shape, G128[0])
-    group = rng.integers(-1, count, rows).astype(np.int32)
+    group = np.full(rows, -1, np.int32)
+    cuts = np.sort(rng.integers(0, rows + 1, 2 * count))
+    for g, first in zip(rng.permutation(count), range(0, 2 * count, 2)):
+        group[cuts[first] : cuts[first + 1]] = g  # one run, padding rows around it
     gather = rng.integers(0, tokens, rows).astype(np.int32)
     scatter = rng.permutation(rows + 4)[:rows].astype(np.int32)
     out = np.full((rows + 4, n), 77, np.float32)
@@ -155,6 +158,9 @@ def test_new_results(rng):
 
 
 BAD = {
+    "two runs of a group": (
+        lambda o: {"sizes": np.array([0, 1, 0] + [2] * 7, np.int32), "grouping": "by_row"},
+        deepgemm.InvalidArgument, "one run"),
     "sizes of another type": (
         lambda o: {"sizes": o["sizes"].astype(np.int64)}, deepgemm.InvalidArgument, "int32.*int64"),
     "too few sizes": (lambda o: {"sizes": o["sizes"][:2]}, deepgemm.InvalidArgument, "expected 3"),
