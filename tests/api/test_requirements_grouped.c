@@ -155,9 +155,69 @@ static void scatter_undoes_gather(void **state)
     dg_destroy(context);
 }
 
+/* A case of that shape is right, byte for byte; NaN lies in all that no product reads. */
+static void check_shape(rng *r, const grouped_shape *shape)
+{
+    dg_context *context = test_context(NULL);
+    grouped_case *c = grouped_case_new(r, shape);
+    assert_ok(grouped_case_run(c, context, false));
+    grouped_case_check(c);
+    grouped_case_free(c);
+    dg_destroy(context);
+}
+
+/* G07: groups without input along K become zero, or keep D when they accumulate. */
+static void g07_groups_without_input(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {256, 0, 128, 0};
+    rng r = rng_new(7);
+    grouped_shape s =
+        grouped_of(recipe_named("block1x128"), DG_GROUPS_K_BLOCKS, 4, 24, 40, 384, DG_F32);
+    s.sizes = sizes;
+    check_shape(&r, &s);
+    s.in_place = true;
+    s.gemm.beta = 1.0f;
+    check_shape(&r, &s);
+}
+
+/* G08: a skipped expert is not written, and unused rows of NaN have no influence. */
+static void g08_skipped_experts(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {256, 0, 17, 1};
+    rng r = rng_new(8);
+    grouped_shape s =
+        grouped_of(recipe_named("block128"), DG_GROUPS_MASKED, 4, 256, 48, 256, DG_BF16);
+    s.sizes = sizes;
+    check_shape(&r, &s);
+    s.groups.padding = DG_PADDING_ZERO;
+    check_shape(&r, &s);
+}
+
+/* G09: rows marked -1 are neither computed nor stored; so are those of groups that do not exist. */
+static void g09_rows_marked_as_padding(void **state)
+{
+    (void)state;
+    static const int32_t of_block[][4] = {{0, -1, 2, -1}, {2, 7, 0, -2}};
+    rng r = rng_new(9);
+    for (int i = 0; i < 2; i++) {
+        int32_t sizes[512];
+        for (int row = 0; row < 512; row++)
+            sizes[row] = of_block[i][row / 128];
+        grouped_shape s =
+            grouped_of(recipe_named("block128"), DG_GROUPS_BY_ROW, 3, 512, 64, 256, DG_BF16);
+        s.sizes = sizes;
+        check_shape(&r, &s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(g07_groups_without_input),
+        cmocka_unit_test(g08_skipped_experts),
+        cmocka_unit_test(g09_rows_marked_as_padding),
         cmocka_unit_test(g01_masked_with_few_padded_rows),
         cmocka_unit_test(g02_any_n_along_k),
         cmocka_unit_test(g35_same_bits_along_k),
