@@ -88,7 +88,7 @@ static double busiest(const dg_gemm *gemm, const dgi_decode_plan *plan, int32_t 
     const double crowd = ctas > units ? (double)ctas / units : 1.0;
     double exchange = 0.0;
     for (int32_t split = 1; split < plan->split; split *= 2)
-        exchange += 600.0 + 8.0 * m;
+        exchange += 700.0 + 8.0 * m;
     return (double)ceil_div(plan->tiles, plan->clusters) *
            (ceil_div(ceil_div(gemm->a.cols, DGI_PACKED_K), plan->split) * stage * crowd + exchange +
             tile / plan->split);
