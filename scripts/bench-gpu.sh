@@ -47,15 +47,16 @@ wanted() {
 }
 
 # Every test program that can run on a device.
-wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch gemm_random gemm_special gemm_bits gemm_kernels gemm_refusals \
-    quantize quantize_cuda quantize_rules contexts structs threads other_refusals weights_packing \
+wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch gemm_random \
+    gemm_special gemm_bits gemm_kernels gemm_refusals quantize quantize_cuda \
+    quantize_rules contexts structs threads other_refusals weights_packing \
     requirements_layout requirements_process requirements_shapes requirements_values; do
-    [ -x "$build/test_$test" ] && step "test_$test" "$build/test_$test" --device "$device"
+    [ -x "$build/test_$test" ] && step "test_$test" timeout 120 "$build/test_$test" --device "$device"
 done
 if wanted sanitizer && command -v compute-sanitizer >/dev/null; then
     for test in gemm_cuda quantize_cuda; do
-        DEEPGEMM_REDUCED=1 step "memcheck test_$test" compute-sanitizer --tool memcheck \
-            --error-exitcode 9 "$build/test_$test" --device "$device"
+        DEEPGEMM_REDUCED=1 step "memcheck test_$test" timeout 120 compute-sanitizer \
+            --tool memcheck --error-exitcode 9 "$build/test_$test" --device "$device"
     done
 fi
 
