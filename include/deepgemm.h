@@ -508,7 +508,7 @@ typedef enum dg_padding {
 typedef struct dg_groups {
     size_t struct_bytes;
     dg_grouping grouping;
-    int32_t count;        /* G                                                                */
+    int32_t count;        /* G; on a GPU at most 1024                                         */
     const int32_t *sizes; /* device memory, read when the work runs                           */
     int32_t alignment;    /* BY_END: 1 or more                                                */
     dg_padding padding;
@@ -524,7 +524,10 @@ typedef struct dg_groups {
      */
     const int32_t *gather, *scatter;
     int64_t rows;
-    /** BY_END, BY_ROW and MASKED: G packed weights of one shape and kind instead of b, scale_b. */
+    /**
+     * BY_END, BY_ROW and MASKED: G packed weights of one shape and kind instead of b, scale_b. On
+     * the CPU only so far: a GPU gives DG_UNSUPPORTED_DEVICE.
+     */
     const dg_weights *const *weights;
     /** A typical group's rows, 0 when unknown. It may change the time, on a GPU also rounding. */
     int64_t expected_rows;
@@ -600,7 +603,8 @@ DG_API void dg_table_destroy(dg_table *table);
  * Describes problem `index`, with all checks of dg_gemm_run; NULL makes it empty. Nothing is copied
  * to the device yet. No problem's D may overlap what another one reads or writes, which is not
  * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16, also where
- * dg_table_update_device() changes them: else dg_table_update() gives DG_MISALIGNED.
+ * dg_table_update_device() changes them: else dg_table_update() gives DG_MISALIGNED. Packed weights
+ * are for the CPU only so far.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
 /** Brings the device's table up to date with all that was set, in stream order. */

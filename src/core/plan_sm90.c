@@ -70,9 +70,8 @@ static int32_t ceil_div(int64_t size, int32_t step)
     return (int32_t)((size + step - 1) / step);
 }
 
-dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t index, dgi_sm90_plan *plan)
+dg_status dgi_sm90_accepts(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
 {
-    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[index];
     int64_t m = gemm->d.rows, n = gemm->d.cols, k = gemm->a.cols;
     if (gemm->a.dtype != kernel->a || gemm->b.dtype != kernel->b)
         return dgi_fail(DG_UNSUPPORTED_TYPE, "%s takes %s x %s, not %s x %s", kernel->name,
@@ -88,6 +87,14 @@ dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t index, 
                         "%lld each",
                         (long long)m, (long long)n, (long long)k, kernel->name,
                         (long long)LARGEST_SIZE);
+    return DG_OK;
+}
+
+dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t index, dgi_sm90_plan *plan)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[index];
+    int64_t m = gemm->d.rows, n = gemm->d.cols, k = gemm->a.cols;
+    DGI_TRY(dgi_sm90_accepts(kernel, gemm));
 
     int32_t rows = ceil_div(m, kernel->tile_m);
     int32_t cols = ceil_div(n, kernel->tile_n * kernel->cluster);

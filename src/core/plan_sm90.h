@@ -39,6 +39,9 @@ dg_status dgi_sm90_choose(const dg_gemm *gemm, int32_t units, const char *forced
 dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t kernel,
                              dgi_sm90_plan *plan);
 
+/* DG_OK, or why the kernel cannot take these types, scales and sizes. */
+dg_status dgi_sm90_accepts(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
+
 /* The row of that name, or -1. */
 int32_t dgi_sm90_find(const char *name);
 

@@ -77,7 +77,8 @@ static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context
     cuda->dependent_launch = !options->serial_launch;
     cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
     cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
-    if (cuda->kernels == NULL || cuda->decode == NULL ||
+    cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
+    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL ||
         (options->kernel != NULL && cuda->forced_kernel == NULL))
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
     return dgi_driver_check(&cuda->driver,
@@ -92,6 +93,7 @@ static void release(dgi_cuda *cuda)
     free(cuda->forced_kernel);
     free(cuda->kernels);
     free(cuda->decode);
+    free(cuda->grouped);
     free(cuda);
 }
 

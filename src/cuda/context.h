@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "core/plan_decode_sm90.h"
+#include "core/plan_grouped_sm90.h"
 #include "core/plan_sm90.h"
 #include "cuda/device/gemm_args.h"
 #include "cuda/device/small_args.h"
@@ -38,6 +39,7 @@ typedef struct dgi_cuda {
     pthread_mutex_t lock;       /* guards what follows */
     dgi_loaded_kernel *kernels; /* one for each row of kernels_sm90.def */
     dgi_loaded_kernel *decode;  /* one for each row of kernels_sm90_decode.def */
+    dgi_loaded_kernel *grouped; /* of kernels_sm90_grouped.def */
     dgi_loaded_kernel small[DGI_SMALL_COUNT];
 } dgi_cuda;
 
@@ -56,6 +58,10 @@ dg_status dgi_cuda_leave(dgi_cuda *cuda, dg_status status);
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function);
 dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                                  CUfunction *function);
+dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                  CUfunction *function);
+/* Shared memory that a GEMM kernel asks for. */
+int dgi_cuda_shared_bytes(const dgi_sm90_kernel *row);
 dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
@@ -98,6 +104,11 @@ dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);
+/* gemm.c */
+/* Whether the copy engine can address the matrix: multiples of 16 bytes. */
+bool dgi_cuda_can_copy(const dg_matrix *matrix);
+/* DG_DEVICE_MISMATCH for a pointer that is not memory of the context's device; NULL is fine. */
+dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream);
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm);

@@ -15,7 +15,7 @@ _Static_assert((int)DGI_DEVICE_BF16 == (int)DG_BF16 && (int)DGI_DEVICE_UE8M0 == 
                "device code numbers the types like the public header");
 
 /* The copy engine needs addresses and row pitches that are multiples of 16 bytes. */
-static bool can_copy(const dg_matrix *matrix)
+bool dgi_cuda_can_copy(const dg_matrix *matrix)
 {
     size_t pitch = (size_t)matrix->ld * dg_dtype_bytes(matrix->dtype);
     return (uintptr_t)matrix->data % 16 == 0 && (matrix->rows <= 1 || pitch % 16 == 0);
@@ -70,8 +70,8 @@ static dg_status encode_scales(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, co
 /* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
 static bool can_copy_out(const dg_gemm *gemm)
 {
-    return dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f && can_copy(&gemm->d) &&
-           gemm->d.cols % 8 == 0;
+    return dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f &&
+           dgi_cuda_can_copy(&gemm->d) && gemm->d.cols % 8 == 0;
 }
 
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix)
@@ -151,7 +151,7 @@ static int64_t aligned_pitch(const dg_matrix *matrix)
 /* Bytes of a copy of the operand with aligned rows; 0 when it needs none. */
 static size_t realigned_bytes(const dg_matrix *matrix)
 {
-    if (matrix->cols == 0 || can_copy(matrix))
+    if (matrix->cols == 0 || dgi_cuda_can_copy(matrix))
         return 0;
     return ((size_t)matrix->rows * (size_t)aligned_pitch(matrix) + 255) / 256 * 256;
 }
@@ -181,7 +181,7 @@ static dg_status realign(dgi_cuda *cuda, dg_matrix *matrix, char **scratch, CUst
 /* ---- running ------------------------------------------------------------------------- */
 
 /* A pointer of another device or of the host would fault in the kernel, so it is refused here. */
-static dg_status check_device(dgi_cuda *cuda, const void *data, const char *name)
+dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name)
 {
     int ordinal = -1;
     CUresult result = cuda->driver.cuPointerGetAttribute(
@@ -216,7 +216,7 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         if (operands[i].used)
-            DGI_TRY(check_device(cuda, operands[i].data, operands[i].name));
+            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
     return DG_OK;
 }
 

@@ -1,52 +1,475 @@
 /* SPDX-License-Identifier: MIT */
-/* Grouped products and tables on a GPU: not there yet, and every call says so. */
-#include "cuda/context.h"
+/*
+ * Grouped products on Hopper, host side: two launches, grouped_setup and the GEMM kernel, neither
+ * of which depends on the sizes in device memory.
+ */
+#include "cuda/grouped.h"
 
-static dg_status refuse(void)
+#include "core/formats.h"
+#include "core/grouped.h"
+
+/* ---- launching ------------------------------------------------------------------------- */
+
+static bool can_copy_address(const void *data, int64_t pitch_bytes)
 {
-    return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                    "grouped products and tables run on the CPU (DG_CPU) only in this version");
+    return (uintptr_t)data % 16 == 0 && pitch_bytes % 16 == 0;
+}
+
+/* A map of the right kind; grouped_setup says where and how large. */
+static dg_status encode_any(dgi_cuda *cuda, dg_dtype dtype, uint32_t box_rows, CUtensorMap *map)
+{
+    dg_matrix any = dg_matrix_of((void *)(uintptr_t)256, dtype, 256, 256);
+    return dgi_cuda_describe(cuda, &any, box_rows, map);
+}
+
+static dgi_device_scale device_scale(const dg_scale *scale, int32_t unit, bool varies)
+{
+    dg_scale of = *scale;
+    of.cols = varies ? 2 : 1;
+    return dgi_device_scale_of(&of, unit);
+}
+
+dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
+                                    const dg_gemm *gemm, dgi_varying vary,
+                                    dgi_grouped_product *product)
+{
+    const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
+    const bool can_copy_out = dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f;
+    *product = (dgi_grouped_product){
+        .gemm =
+            {
+                .c = dgi_device_matrix_of(&gemm->c),
+                .d = dgi_device_matrix_of(&gemm->d),
+                .bias = dgi_device_matrix_of(&gemm->bias),
+                .scale_a = device_scale(&gemm->scale_a, unit, vary.scale_a),
+                .scale_b = device_scale(&gemm->scale_b, unit, vary.scale_b),
+                .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
+                .m = (int32_t)gemm->d.rows,
+                .n = (int32_t)gemm->d.cols,
+                .k = (int32_t)gemm->a.cols,
+                .alpha = gemm->alpha,
+                .beta = gemm->beta,
+                .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
+                .copy_out = can_copy_out, /* where addresses and pitches allow it */
+            },
+        .a = gemm->a.data,
+        .b = gemm->b.data,
+        .lda = gemm->a.ld,
+        .ldb = gemm->b.ld,
+    };
+    if (can_copy_out)
+        DGI_TRY(encode_any(cuda, gemm->d.dtype, 16, &product->gemm.d_map));
+    DGI_TRY(encode_any(cuda, gemm->a.dtype, (uint32_t)(kernel->tile_m / kernel->cluster),
+                       &product->gemm.a_map));
+    return encode_any(cuda, gemm->b.dtype, (uint32_t)kernel->tile_n, &product->gemm.b_map);
+}
+
+static int32_t clusters_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
+{
+    return cuda->units / kernel->cluster;
+}
+
+dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
+                                dgi_grouped_setup_args *args, CUstream stream)
+{
+    enum { RECORDS = 16 }; /* of a CTA: half as many as it has warps, for they take long */
+    args->tile_m = kernel->tile_m;
+    args->cluster_n = kernel->tile_n * kernel->cluster;
+    args->clusters = clusters_of(cuda, kernel);
+    return dgi_cuda_launch_blocks(cuda, DGI_SMALL_grouped_setup, args,
+                                  (args->count + RECORDS - 1) / RECORDS, DGI_MOST_PRODUCTS, stream);
+}
+
+dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, dgi_grouped_args *args,
+                                  CUstream stream)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[index];
+    CUfunction function;
+    DGI_TRY(dgi_cuda_grouped_kernel(cuda, index, stream, &function));
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    cluster.value.clusterDim.x = (unsigned)kernel->cluster;
+    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)(clusters_of(cuda, kernel) * kernel->cluster),
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = (unsigned)(kernel->groups + 1) * 128,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)dgi_cuda_shared_bytes(kernel),
+        .hStream = stream,
+        .attrs = &cluster,
+        .numAttrs = 1,
+    };
+    void *parameters[] = {args};
+    return dgi_driver_check(&cuda->driver,
+                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
+                            kernel->name);
+}
+
+/* ---- a call and its scratch memory ----------------------------------------------------- */
+
+typedef struct call {
+    dgi_cuda *cuda;
+    const dg_gemm *asked;
+    dg_gemm gemm; /* with operands in scratch memory where they cannot stay where they are */
+    dg_groups groups;
+    int32_t kernel;
+    CUstream stream;
+    bool staged;   /* D is written by grouped_finish */
+    size_t used;   /* bytes of scratch memory        */
+    char *scratch; /* NULL while it is only counted */
+} call;
+
+static void *take(call *c, size_t bytes)
+{
+    void *memory = c->scratch == NULL ? NULL : c->scratch + c->used;
+    c->used += (bytes + 255) / 256 * 256;
+    return memory;
+}
+
+static int64_t groups_of_a(const call *c)
+{
+    return c->groups.grouping == DG_GROUPS_MASKED ? c->groups.count : 1;
+}
+
+static int64_t groups_of_b(const call *c)
+{
+    return dgi_groups_divide_k(&c->groups) ? 1 : c->groups.count;
+}
+
+static int64_t pitch_of(int64_t row_bytes)
+{
+    return (row_bytes + 15) / 16 * 16;
+}
+
+/*
+ * Rows of `source` (by `index`) to scratch memory, where *matrix then lies. On the counting pass
+ * only the memory is counted.
+ */
+static dg_status gather_matrix(call *c, dg_matrix *matrix, const int32_t *index, int64_t rows)
+{
+    const int64_t element = (int64_t)dg_dtype_bytes(matrix->dtype);
+    const int64_t row_bytes = matrix->cols * element, pitch = pitch_of(row_bytes);
+    uint8_t *target = take(c, (size_t)(rows * pitch));
+    if (target != NULL && matrix->rows > 0 && matrix->cols > 0) {
+        const int64_t source_pitch = matrix->rows > 1 ? matrix->ld * element : pitch;
+        const bool wide = row_bytes % 16 == 0 && can_copy_address(matrix->data, source_pitch);
+        const int32_t unit = wide ? 16 : (int32_t)element;
+        dgi_gather_args args = {
+            .source = matrix->data,
+            .target = target,
+            .index = index,
+            .rows = rows,
+            .cols = row_bytes / unit,
+            .source_rows = matrix->rows,
+            .row_stride = source_pitch,
+            .col_stride = unit,
+            .target_pitch = pitch,
+            .block = 1,
+            .element = unit,
+        };
+        DGI_TRY(dgi_cuda_launch_small(c->cuda, DGI_SMALL_gather, &args, args.rows * args.cols,
+                                      c->stream));
+    }
+    matrix->data = target;
+    matrix->rows = rows;
+    matrix->ld = pitch / element;
+    return DG_OK;
+}
+
+/* The same for scales, which become one row for each row of the product. */
+static dg_status gather_scale(call *c, dg_scale *scale, const int32_t *index, int64_t source_rows,
+                              int64_t rows)
+{
+    if (scale->dtype == DG_NONE || scale->block_rows == 0)
+        return DG_OK;
+    const int64_t element = (int64_t)dg_dtype_bytes(scale->dtype);
+    uint8_t *target = take(c, (size_t)(rows * scale->cols * element));
+    if (target != NULL && scale->rows > 0 && scale->cols > 0) {
+        dgi_gather_args args = {
+            .source = scale->data,
+            .target = target,
+            .index = index,
+            .rows = rows,
+            .cols = scale->cols,
+            .source_rows = source_rows,
+            .row_stride = scale->row_stride * element,
+            .col_stride = scale->col_stride * element,
+            .target_pitch = scale->cols * element,
+            .block = scale->block_rows,
+            .phase = scale->row_phase,
+            .element = (int32_t)element,
+        };
+        DGI_TRY(dgi_cuda_launch_small(c->cuda, DGI_SMALL_gather, &args, args.rows * args.cols,
+                                      c->stream));
+    }
+    scale->data = target;
+    scale->block_rows = 1;
+    scale->row_phase = 0;
+    scale->rows = rows;
+    scale->row_stride = scale->cols;
+    scale->col_stride = 1;
+    return DG_OK;
+}
+
+/* Rows that are gathered, results that are to be scattered: the product gets all in a row. */
+static dg_status stage_rows(call *c)
+{
+    const dg_groups *q = &c->groups;
+    dg_gemm *g = &c->gemm;
+    const int64_t rows = dgi_groups_rows(c->asked, q), d_rows = g->d.rows;
+    c->staged = q->gather != NULL || q->scatter != NULL;
+    if (!c->staged)
+        return DG_OK;
+    if (q->gather != NULL) {
+        const int64_t a_rows = g->a.rows;
+        DGI_TRY(gather_matrix(c, &g->a, q->gather, rows));
+        DGI_TRY(gather_scale(c, &g->scale_a, q->gather, a_rows, rows));
+    }
+    if (q->scatter != NULL) {
+        if (g->beta != 0.0f)
+            DGI_TRY(gather_matrix(c, &g->c, q->scatter, rows));
+        DGI_TRY(gather_scale(c, &g->scale_d, q->scatter, d_rows, rows));
+    }
+    const int64_t element = (int64_t)dg_dtype_bytes(g->d.dtype);
+    g->d.rows = rows;
+    g->d.ld = pitch_of(g->d.cols * element) / element;
+    g->d.data = take(c, (size_t)(rows * g->d.ld * element));
+    return DG_OK;
+}
+
+/* Operands that the copy engine cannot address, group after group. */
+static dg_status realign(call *c, dg_matrix *matrix, int64_t *stride, int64_t groups)
+{
+    if (matrix->cols == 0 || matrix->rows == 0 ||
+        (dgi_cuda_can_copy(matrix) && (groups == 1 || *stride % 16 == 0)))
+        return DG_OK;
+    const int64_t pitch = pitch_of(matrix->cols);
+    uint8_t *target = take(c, (size_t)(groups * matrix->rows * pitch));
+    for (int64_t i = 0; target != NULL && i < groups; i++) {
+        dgi_realign_args args = {
+            .source = (const uint8_t *)matrix->data + i * *stride,
+            .target = target + i * matrix->rows * pitch,
+            .rows = matrix->rows,
+            .row_bytes = matrix->cols,
+            .source_pitch = matrix->rows > 1 ? matrix->ld : matrix->cols,
+            .target_pitch = pitch,
+        };
+        DGI_TRY(dgi_cuda_launch_small(c->cuda, DGI_SMALL_realign, &args,
+                                      args.rows * (args.target_pitch / 16), c->stream));
+    }
+    matrix->data = target;
+    matrix->ld = pitch;
+    *stride = matrix->rows * pitch;
+    return DG_OK;
+}
+
+static int64_t bytes(int64_t elements, dg_dtype dtype)
+{
+    return elements * (int64_t)dg_dtype_bytes(dtype);
+}
+
+static dg_status finish(call *c, const int32_t *ranges)
+{
+    const dg_groups *q = &c->groups;
+    const dg_matrix *d = &c->asked->d;
+    if (!c->staged && q->padding != DG_PADDING_ZERO)
+        return DG_OK;
+    const int64_t rows = dgi_groups_rows(c->asked, q);
+    dgi_grouped_finish_args args = {
+        .d = d->data,
+        .pitch = bytes(d->rows > 1 ? d->ld : d->cols, d->dtype),
+        .row_bytes = bytes(d->cols, d->dtype),
+        .stride = bytes(q->d_stride, d->dtype),
+        .staged = c->staged ? c->gemm.d.data : NULL,
+        .staged_pitch = bytes(c->gemm.d.ld, d->dtype),
+        .sizes = q->sizes,
+        .ranges = ranges,
+        .gather = q->gather,
+        .scatter = q->scatter,
+        .grouping = q->grouping,
+        .count = q->count,
+        .rows = (int32_t)rows,
+        .gather_rows = (int32_t)c->asked->a.rows,
+        .d_rows = (int32_t)(d->rows < INT32_MAX ? d->rows : INT32_MAX),
+        .zero = q->padding == DG_PADDING_ZERO,
+    };
+    const int64_t all = rows * (q->grouping == DG_GROUPS_MASKED ? q->count : 1);
+    return dgi_cuda_launch_small(c->cuda, DGI_SMALL_grouped_finish, &args, all * 32, c->stream);
+}
+
+static dg_status products(call *c, dgi_grouped_record *records, int32_t *before, int32_t *ranges)
+{
+    const dg_groups *q = &c->groups;
+    const dg_gemm *g = &c->gemm;
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
+    const dgi_varying vary = {g->scale_a.cols > 1, g->scale_b.cols > 1};
+    dgi_grouped_setup_args setup = {
+        .sizes = q->sizes,
+        .grouping = q->grouping,
+        .count = q->count,
+        .alignment = q->alignment,
+        .scale_a_block = vary.scale_a ? g->scale_a.block_cols : 0,
+        .scale_b_block = vary.scale_b ? g->scale_b.block_cols : 0,
+        .scale_a_cols = (int32_t)g->scale_a.cols,
+        .scale_b_cols = (int32_t)g->scale_b.cols,
+        .a_stride = q->a_stride,
+        .b_stride = q->b_stride,
+        .c_stride = bytes(q->c_stride, g->c.dtype),
+        .d_stride = bytes(q->d_stride, g->d.dtype),
+        .bias_stride = bytes(q->bias_stride, g->bias.dtype),
+        .scale_a_stride = bytes(q->scale_a_stride, g->scale_a.dtype),
+        .scale_b_stride = bytes(q->scale_b_stride, g->scale_b.dtype),
+        .scale_d_stride = bytes(q->scale_d_stride, g->scale_d.dtype),
+        .records = records,
+        .before = before,
+        .ranges = ranges,
+    };
+    dgi_grouped_args args = {records, before, q->count};
+    DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
+    DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
+    return dgi_cuda_launch_grouped(c->cuda, c->kernel, &args, c->stream);
+}
+
+/* All of a call; without scratch memory it only counts how much of it is needed. */
+static dg_status pass(call *c, char *scratch)
+{
+    c->gemm = *c->asked;
+    c->used = 0;
+    c->scratch = scratch;
+    const size_t count = (size_t)c->groups.count;
+    dgi_grouped_record *records = take(c, count * sizeof *records);
+    int32_t *before = take(c, (count + 1) * sizeof *before);
+    int32_t *ranges = take(c, count * 2 * sizeof *ranges);
+    const int64_t a_stride = c->groups.a_stride, b_stride = c->groups.b_stride;
+    DGI_TRY(stage_rows(c));
+    if (c->groups.grouping != DG_GROUPS_K_BLOCKS) {
+        DGI_TRY(realign(c, &c->gemm.a, &c->groups.a_stride, groups_of_a(c)));
+        DGI_TRY(realign(c, &c->gemm.b, &c->groups.b_stride, groups_of_b(c)));
+    }
+    dg_status status = DG_OK;
+    if (scratch != NULL) {
+        if (count != 0)
+            status = products(c, records, before, ranges);
+        if (status == DG_OK)
+            status = finish(c, ranges);
+    }
+    c->groups.a_stride = a_stride;
+    c->groups.b_stride = b_stride;
+    return status;
+}
+
+/* ---- the backend's functions ----------------------------------------------------------- */
+
+static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_groups *q)
+{
+    const bool empty = g->a.cols == 0 || q->count == 0;
+    const struct {
+        const void *data;
+        bool used;
+        const char *name;
+    } operands[] = {
+        {g->d.data, true, "d"},
+        {g->a.data, !empty && g->a.rows != 0, "a"},
+        {g->b.data, !empty, "b"},
+        {g->scale_a.data, !empty && g->a.rows != 0, "scale_a"},
+        {g->scale_b.data, !empty, "scale_b"},
+        {g->scale_d.data, g->scale_d.dtype != DG_NONE, "scale_d"},
+        {g->bias.data, g->bias.dtype != DG_NONE, "bias"},
+        {g->c.data, g->beta != 0.0f, "c"},
+        {q->sizes, q->count != 0, "groups.sizes"},
+        {q->gather, q->gather != NULL, "groups.gather"},
+        {q->scatter, q->scatter != NULL, "groups.scatter"},
+    };
+    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+        if (operands[i].used)
+            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
+    return DG_OK;
+}
+
+/* The GEMM whose kernel serves all groups: rows of a typical group, all scales that may be met. */
+static dg_status choose(call *c)
+{
+    const dg_groups *q = &c->groups;
+    dg_gemm typical = *c->asked;
+    const int64_t count = q->count > 0 ? q->count : 1, all = dgi_groups_rows(c->asked, q);
+    int64_t rows = q->expected_rows, k = typical.a.cols;
+    if (rows == 0)
+        rows = dgi_groups_share_rows(q) ? (all + count - 1) / count : all;
+    if (dgi_groups_divide_k(q)) {
+        rows = all;
+        typical.a.cols = typical.b.cols = (k + count - 1) / count;
+    }
+    typical.d.rows = all;
+    return dgi_sm90_choose_grouped(&typical, count, rows > 0 ? rows : 1, c->cuda->units,
+                                   &c->kernel);
+}
+
+static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const dg_groups *groups)
+{
+    *c = (call){.cuda = context->state, .asked = gemm, .groups = *groups};
+    if (groups->count > DGI_MOST_PRODUCTS)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE,
+                        "groups.count is %d: on CUDA devices up to %d are supported", groups->count,
+                        DGI_MOST_PRODUCTS);
+    if (groups->weights != NULL)
+        return dgi_fail(DG_UNSUPPORTED_DEVICE,
+                        "groups.weights is given: packed groups exist on the CPU only");
+    if (groups->grouping == DG_GROUPS_K_BLOCKS)
+        for (int i = 0; i < 2; i++) {
+            const void *data = i == 0 ? gemm->a.data : gemm->b.data;
+            if ((uintptr_t)data % 16 != 0)
+                return dgi_fail(DG_MISALIGNED,
+                                "%s is at %p: blocks along K begin at multiples of 16 on CUDA "
+                                "devices",
+                                i == 0 ? "a" : "b", data);
+        }
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_a, "scale_a"));
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
+    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
+    return choose(c);
+}
+
+static dg_status run(call *c)
+{
+    const dgi_driver *driver = &c->cuda->driver;
+    CUdeviceptr memory;
+    DGI_TRY(check_pointers(c->cuda, c->asked, &c->groups));
+    DGI_TRY(pass(c, NULL));
+    DGI_TRY(dgi_driver_check(driver, driver->cuMemAllocAsync(&memory, c->used, c->stream),
+                             "allocating scratch memory"));
+    dg_status status = pass(c, (char *)(uintptr_t)memory);
+    CUresult result = driver->cuMemFreeAsync(memory, c->stream);
+    return status != DG_OK ? status : dgi_driver_check(driver, result, "releasing scratch memory");
 }
 
 dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                            void *stream)
 {
-    (void)context, (void)gemm, (void)groups, (void)stream;
-    return refuse();
+    call c;
+    DGI_TRY(begin(&c, context, gemm, groups));
+    c.stream = stream;
+    DGI_TRY(dgi_cuda_enter(c.cuda));
+    return dgi_cuda_leave(c.cuda, run(&c));
+}
+
+static dg_status load(call *c)
+{
+    CUfunction function;
+    DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, c->kernel, NULL, &function));
+    static const dgi_small_kernel small[] = {DGI_SMALL_grouped_setup, DGI_SMALL_grouped_finish,
+                                             DGI_SMALL_gather, DGI_SMALL_realign};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
+        DGI_TRY(dgi_cuda_small_kernel(c->cuda, small[i], NULL, &function));
+    return DG_OK;
 }
 
 dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
                                    const dg_groups *groups)
 {
-    (void)context, (void)gemm, (void)groups;
-    return refuse();
-}
-
-dg_status dgi_cuda_table_open(dg_table *table)
-{
-    (void)table;
-    return refuse();
-}
-
-void dgi_cuda_table_close(dg_table *table)
-{
-    (void)table;
-}
-
-dg_status dgi_cuda_table_update(dg_table *table, void *stream)
-{
-    (void)table, (void)stream;
-    return refuse();
-}
-
-dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *values, void *stream)
-{
-    (void)table, (void)values, (void)stream;
-    return refuse();
-}
-
-dg_status dgi_cuda_table_run(dg_table *table, void *stream)
-{
-    (void)table, (void)stream;
-    return refuse();
+    call c;
+    DGI_TRY(begin(&c, context, gemm, groups));
+    DGI_TRY(dgi_cuda_enter(c.cuda));
+    return dgi_cuda_leave(c.cuda, load(&c));
 }

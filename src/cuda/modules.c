@@ -20,17 +20,21 @@
 
 #define DGI_SM90(kernel, ...) EMBED(kernel)
 #include "core/kernels_sm90.def"
+#include "core/kernels_sm90_grouped.def"
 #undef DGI_SM90
 #define DGI_SM90_DECODE(kernel, ...) EMBED(kernel)
 #include "core/kernels_sm90_decode.def"
 #undef DGI_SM90_DECODE
 DGI_SMALL_FILES(EMBED)
 
-static const unsigned char *const gemm_cubins[] = {
 #define DGI_SM90(kernel, ...) dgi_cubin_##kernel,
+static const unsigned char *const gemm_cubins[] = {
 #include "core/kernels_sm90.def"
-#undef DGI_SM90
 };
+static const unsigned char *const grouped_cubins[] = {
+#include "core/kernels_sm90_grouped.def"
+};
+#undef DGI_SM90
 static const unsigned char *const decode_cubins[] = {
 #define DGI_SM90_DECODE(kernel, ...) dgi_cubin_##kernel,
 #include "core/kernels_sm90_decode.def"
@@ -93,13 +97,25 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
     return status;
 }
 
+int dgi_cuda_shared_bytes(const dgi_sm90_kernel *row)
+{
+    return DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages, row->promote_k,
+                            row->span, row->rows);
+}
+
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
-    int bytes = DGI_SHARED_BYTES(row->tile_m, row->tile_n, row->groups, row->stages, row->promote_k,
-                                 row->span, row->rows);
-    return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name, bytes, stream,
-                function);
+    return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name,
+                dgi_cuda_shared_bytes(row), stream, function);
+}
+
+dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                  CUfunction *function)
+{
+    const dgi_sm90_kernel *row = &dgi_sm90_grouped_kernels[index];
+    return find(cuda, &cuda->grouped[index], grouped_cubins[index], row->name,
+                dgi_cuda_shared_bytes(row), stream, function);
 }
 
 dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
@@ -155,6 +171,9 @@ void dgi_cuda_unload(dgi_cuda *cuda)
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
         if (cuda->decode[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->decode[i].module);
+    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
+        if (cuda->grouped[i].function != NULL)
+            cuda->driver.cuModuleUnload(cuda->grouped[i].module);
     for (int i = 0; i < DGI_SMALL_COUNT; i++)
         if (cuda->small[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->small[i].module);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the host hands to a dense GEMM kernel, by value. The host side (src/cuda/gemm.c) and the
- * kernels (gemm_dense.cu) both compile this.
+ * One product as a GEMM kernel computes it. The host hands it to a dense kernel by value; for
+ * grouped kernels it lies in device memory. Host and kernels both compile this.
  */
 #ifndef DGI_GEMM_ARGS_H
 #define DGI_GEMM_ARGS_H
@@ -25,6 +25,9 @@ typedef struct dgi_gemm_args {
     dgi_device_matrix c, d, bias;
     dgi_device_scale scale_a, scale_b, scale_d;
     int32_t m, n, k;
+    int32_t first_k; /* column of A and B in their maps that is k = 0               */
+    int32_t
+        first_cluster; /* the cluster of CTAs that computes the first tile; both are 0 in dense */
     int32_t tile_rows, tile_cols; /* D in tiles; a cluster's tiles count as one */
     int32_t band;                 /* see tile_order.h                            */
     float alpha, beta;

@@ -4,6 +4,7 @@
  * of stages, and the walk over the tiles of D. gemm_dense.cu says what the build sets.
  */
 #pragma once
+#include "../../core/grouped_schedule.h"
 #include "../../core/tile_order.h"
 #include "epilogue.cuh"
 #include "gemm_args.h"
@@ -27,8 +28,9 @@ constexpr int MATH_THREADS = GROUPS * 128, THREADS = MATH_THREADS + 128;
 /* Registers of a thread: at launch, and after the feeding warps have given some to the others. */
 constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
 constexpr int FEED_REGISTERS = SPAN == 1 ? 72 : 56; /* more scales, more registers */
-constexpr int MATH_REGISTERS =
+constexpr int SHARED_OUT_REGISTERS =
     (LAUNCH_REGISTERS * THREADS - FEED_REGISTERS * 128) / MATH_THREADS / 8 * 8;
+constexpr int MATH_REGISTERS = SHARED_OUT_REGISTERS > 240 ? 240 : SHARED_OUT_REGISTERS;
 
 constexpr int STAGE_BYTES = DGI_STAGE_BYTES(TILE_M, TILE_N);
 constexpr int STAGE_SCALES = DGI_STAGE_SCALES(TILE_M, TILE_N, PROMOTE_K, SPAN, ROWS);
@@ -90,6 +92,26 @@ struct shared_memory {
     }
 };
 
+/* Called by all threads of a kernel, first of all. */
+__device__ __forceinline__ void start_barriers(const shared_memory &shared)
+{
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(shared.full(stage), SPAN == 0 ? 1 : 2);
+            mbarrier_init(shared.empty(stage), MATH_THREADS / 32 * CLUSTER);
+        }
+        for (int set = 0; set < DGI_FACTOR_SETS; set++) {
+            mbarrier_init(shared.factors_full(set), 1);
+            mbarrier_init(shared.factors_empty(set), MATH_THREADS / 32);
+        }
+        mbarrier_init_fence();
+    }
+    if (CLUSTER == 1)
+        __syncthreads();
+    else
+        cluster_sync();
+}
+
 /* A place in a ring of buffers, and the parity of its current phase. */
 template <int Length> struct ring_place {
     int at = 0;
@@ -114,7 +136,8 @@ struct tile_walk {
     int32_t index, m0 = 0, n0 = 0;
 
     __device__ __forceinline__ explicit tile_walk(const dgi_gemm_args &arguments)
-        : args(arguments), index(blockIdx.x / CLUSTER)
+        : args(arguments), index(dgi_first_tile(blockIdx.x / CLUSTER, arguments.first_cluster,
+                                                gridDim.x / CLUSTER))
     {
     }
     __device__ __forceinline__ bool next()

@@ -40,39 +40,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (args.copy_out)
             tensor_map_prefetch(&args.d_map);
     }
-    if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(shared.full(stage), SPAN == 0 ? 1 : 2);
-            mbarrier_init(shared.empty(stage), MATH_THREADS / 32 * CLUSTER);
-        }
-        for (int set = 0; set < DGI_FACTOR_SETS; set++) {
-            mbarrier_init(shared.factors_full(set), 1);
-            mbarrier_init(shared.factors_empty(set), MATH_THREADS / 32);
-        }
-        mbarrier_init_fence();
-    }
-    if (CLUSTER == 1)
-        __syncthreads();
-    else
-        cluster_sync();
+    start_barriers(shared);
 
     if (warp >= MATH_THREADS / 32) {
         registers_release<FEED_REGISTERS>();
         const int role = warp - MATH_THREADS / 32;
+        stage_place place;
+        factor_place set;
+        uint32_t turn = role % 2;
         if (role == 0)
-            feed_tiles(args, shared);
+            feed_tiles(args, shared, place);
         else if (role == 1)
-            feed_factors(args, shared);
+            feed_factors(args, shared, set);
         else if (ROWS > 1)
-            feed_products(args, shared, role % 2);
+            feed_products(args, shared, place, turn);
         else if (FEW_B_SCALES && args.copy_scales) {
             if (role == 2)
-                feed_scales_b(args, shared);
+                feed_scales_b(args, shared, place);
         } else if (SPAN != 0)
-            feed_scales(args, shared, role % 2);
+            feed_scales(args, shared, place, turn);
     } else {
         registers_take<MATH_REGISTERS>();
-        multiply_tiles(args, shared, warp / 4);
+        stage_place place;
+        factor_place set;
+        multiply_tiles(args, shared, warp / 4, place, set);
+        if (threadIdx.x % 32 == 0)
+            copy_out_wait();
     }
     if (CLUSTER > 1) {
         __syncwarp();

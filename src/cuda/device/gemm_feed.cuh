@@ -6,30 +6,31 @@
 #include "scales.cuh"
 
 /* One warp, of which one lane fills the stages with tiles of A and B. */
-__device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shared_memory &shared)
+__device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shared_memory &shared,
+                                           stage_place &place)
 {
     constexpr int SHARE = TILE_M / CLUSTER; /* rows of A that this CTA loads for its cluster */
     constexpr int A_SCALE_BYTES = PARTS * TILE_M * 4;
     const int32_t stages = stage_count(args);
-    stage_place place;
     for (tile_walk tile(args); tile.next();)
         for (int32_t i = 0; i < stages; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
             mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
             if (threadIdx.x % 32 != 0)
                 continue;
+            const int32_t k = args.first_k + i * TILE_K;
             mbarrier_arrive_expect(full, STAGE_BYTES + (args.copy_scales ? A_SCALE_BYTES : 0));
             if (args.copy_scales)
                 copy_box_in(shared_address(shared.scales_a(place.at, 0)), &args.scale_a_map,
                             tile.m0, i * PARTS, full);
             if (CLUSTER == 1) {
-                copy_box_in(a, &args.a_map, i * TILE_K, tile.m0, full);
+                copy_box_in(a, &args.a_map, k, tile.m0, full);
             } else {
                 const int first = cluster_rank() * SHARE;
-                copy_box_in_multicast(a + first * TILE_K, &args.a_map, i * TILE_K, tile.m0 + first,
+                copy_box_in_multicast(a + first * TILE_K, &args.a_map, k, tile.m0 + first,
                                       full, (1 << CLUSTER) - 1);
             }
-            copy_box_in(shared.b(place.at), &args.b_map, i * TILE_K, tile.n0, full);
+            copy_box_in(shared.b(place.at), &args.b_map, k, tile.n0, full);
         }
 }
 
@@ -49,7 +50,8 @@ __device__ __forceinline__ int32_t scale_column(const dgi_device_scale &scale,
  * loads one scale of A or B of the stage, and multiplies two pairs of them.
  */
 __device__ __forceinline__ void feed_products(const dgi_gemm_args &args,
-                                              const shared_memory &shared, int warp)
+                                              const shared_memory &shared,
+                                              stage_place &place, uint32_t &turn)
 {
     constexpr int BLOCKS = TILE_M / (ROWS > 1 ? ROWS : TILE_M), EACH = 32 / PARTS; /* of a part */
     static_assert(ROWS == 1 || (BLOCKS + SPANS == EACH && BLOCKS * SPANS == 2 * EACH),
@@ -60,8 +62,6 @@ __device__ __forceinline__ void feed_products(const dgi_gemm_args &args,
     const int32_t stages = stage_count(args);
     const bool is_a = i < BLOCKS;
     const dgi_device_scale &scale = is_a ? args.scale_a : args.scale_b;
-    stage_place place;
-    uint32_t turn = warp;
     for (tile_walk tile(args); tile.next();) {
         const scale_rows<1> row(scale, is_a ? tile.m0 + i * ROWS : tile.n0 + (i - BLOCKS) * SPAN, 0,
                                 (is_a ? args.m : args.n) - 1);
@@ -92,14 +92,14 @@ constexpr bool FEW_B_SCALES = SPAN != 0 && B_SCALES <= 4;
  * scale, the warp those of several stages at once, and the next ones while it hands these out.
  */
 __device__ __forceinline__ void feed_scales_b(const dgi_gemm_args &args,
-                                              const shared_memory &shared)
+                                              const shared_memory &shared,
+                                              stage_place &place)
 {
     constexpr int AT_ONCE = FEW_B_SCALES ? 32 / B_SCALES : 1; /* stages */
     const dgi_device_scale &b = args.scale_b;
     const int lane = threadIdx.x % 32, ahead = lane / B_SCALES;
     const int part = lane % B_SCALES / SPANS, span = lane % SPANS;
     const int32_t stages = stage_count(args);
-    stage_place place;
     for (tile_walk tile(args); tile.next();) {
         const scale_rows<1> row(b, tile.n0 + span * SPAN, 0, args.n - 1);
         float next[1];
@@ -126,15 +126,13 @@ __device__ __forceinline__ void feed_scales_b(const dgi_gemm_args &args,
  * scale that exists; their codes are 0.
  */
 __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const shared_memory &shared,
-                                            int warp)
+                                            stage_place &place, uint32_t &turn)
 {
     constexpr int A_COUNT = TILE_M / 32, B_COUNT = (SPANS + 31) / 32; /* scales of a lane */
     constexpr int CHUNK = (PARTS + 1) / 2; /* parts loaded at a time: what registers allow */
     const dgi_device_scale &a = args.scale_a, &b = args.scale_b;
     const int lane = threadIdx.x % 32;
     const int32_t stages = stage_count(args);
-    stage_place place;
-    uint32_t turn = warp;
     for (tile_walk tile(args); tile.next();) {
         const scale_rows<A_COUNT> a_rows(a, tile.m0 + lane, 32, args.m - 1);
         const scale_rows<B_COUNT> b_rows(b, tile.n0 + lane % SPANS * SPAN, 32 * SPAN, args.n - 1);
@@ -176,14 +174,14 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
 }
 
 /* One warp: gathers what the epilogue of each tile multiplies by and adds. */
-__device__ __forceinline__ void feed_factors(const dgi_gemm_args &args, const shared_memory &shared)
+__device__ __forceinline__ void feed_factors(const dgi_gemm_args &args, const shared_memory &shared,
+                                             factor_place &place)
 {
     constexpr int A_COUNT = TILE_M / 32;        /* rows of a lane */
     constexpr int B_COUNT = (TILE_N + 31) / 32; /* columns */
     const dgi_device_scale &a = args.scale_a, &b = args.scale_b;
     const int lane = threadIdx.x % 32;
     const bool scaled = SPAN == 0 && args.k > 0; /* without K there may be no scales */
-    factor_place place;
     if (!args.factors)
         return;
     for (tile_walk tile(args); tile.next(); place.advance()) {

@@ -176,7 +176,8 @@ __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
 
 /* One warpgroup: its rows of each tile, from the first stage to the result in D. */
 __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
-                                               const shared_memory &shared, int group)
+                                               const shared_memory &shared, int group,
+                                               stage_place &place, factor_place &set)
 {
     const int first_row = group * WAVES * 64;
     const int32_t stages = stage_count(args);
@@ -184,9 +185,7 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
                             wgmma_descriptor(shared.b(0))};
     const int warp_row = first_row + threadIdx.x % 128 / 32 * 16;
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
-    stage_place place;
-    factor_place set;
-    for (tile_walk tile(args); tile.next(); set.advance()) {
+    for (tile_walk tile(args); tile.next();) {
         accumulators sum[WAVES];
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
@@ -221,8 +220,7 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 mbarrier_arrive(shared.factors_empty(set.at));
+            set.advance();
         }
     }
-    if (threadIdx.x % 32 == 0)
-        copy_out_wait();
 }

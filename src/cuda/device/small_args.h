@@ -8,7 +8,8 @@
 #include "device_types.h"
 
 /* Files of small kernels, FILE.cu each, and the kernels in them: X(kernel, file). */
-#define DGI_SMALL_FILES(X) X(realign) X(quantize) X(dequantize) X(weights)
+#define DGI_SMALL_FILES(X)                                                                         \
+    X(realign) X(quantize) X(dequantize) X(weights) X(grouped_setup) X(grouped_finish) X(gather)
 #define DGI_SMALL_KERNELS(X)                                                                       \
     X(realign, realign)                                                                            \
     X(quantize, quantize)                                                                          \
@@ -24,7 +25,10 @@
     X(quantize_encode_32, quantize)                                                                \
     X(dequantize, dequantize)                                                                      \
     X(dequantize_pieces, dequantize)                                                               \
-    X(weights, weights)
+    X(weights, weights)                                                                            \
+    X(grouped_setup, grouped_setup)                                                                \
+    X(grouped_finish, grouped_finish)                                                              \
+    X(gather, gather)
 #define DGI_SMALL_THREADS 256
 
 typedef struct dgi_realign_args {
@@ -32,6 +36,16 @@ typedef struct dgi_realign_args {
     uint8_t *target;
     int64_t rows, row_bytes, source_pitch, target_pitch;
 } dgi_realign_args;
+
+/* Rows index[i] (or i) of `source_rows` become row i; a row of scales serves `block` of them. */
+typedef struct dgi_gather_args {
+    const uint8_t *source;
+    uint8_t *target;
+    const int32_t *index;
+    int64_t rows, cols, source_rows;
+    int64_t row_stride, col_stride, target_pitch; /* bytes */
+    int32_t block, phase, element;
+} dgi_gather_args;
 
 /* dg_scale_rounding. */
 typedef enum dgi_rounding { DGI_ROUND_EXACT = 0, DGI_ROUND_UP, DGI_ROUND_DOWN } dgi_rounding;

@@ -8,6 +8,12 @@ __device__ __forceinline__ void tensor_map_prefetch(const void *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/* Before a map that other kernels rewrite is used: what they wrote is what the copy engine sees. */
+__device__ __forceinline__ void tensor_map_acquire(const void *map)
+{
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
 /* Box at column x, row y to shared memory; completes on `barrier`. Outside the matrix: zeros. */
 __device__ __forceinline__ void copy_box_in(uint32_t target, const void *map, int32_t x, int32_t y,
                                             uint32_t barrier)

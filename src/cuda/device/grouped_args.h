@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the host (src/cuda/grouped.c) hands to the kernels of grouped products. A call is two
+ * launches that depend on nothing but addresses and limits: grouped_setup reads the sizes in device
+ * memory and writes one record for each product, the GEMM kernel computes what the records say.
+ */
+#ifndef DGI_GROUPED_ARGS_H
+#define DGI_GROUPED_ARGS_H
+
+#include "gemm_args.h"
+
+enum { DGI_MOST_PRODUCTS = 1024 }; /* of one launch: a thread each in grouped_setup */
+
+/* A product as the GEMM kernel reads it, in the order of grouped_schedule.h. */
+typedef struct dgi_grouped_record {
+    dgi_gemm_args gemm;
+} __attribute__((aligned(128))) dgi_grouped_record;
+
+/* What the host says of a product, or of all groups: their largest sizes, and what leads to each.
+ */
+typedef struct dgi_grouped_product {
+    dgi_gemm_args gemm; /* its maps have the boxes and types, and any place and sizes */
+    const uint8_t *a, *b;
+    int64_t lda, ldb;
+} dgi_grouped_product;
+
+typedef enum dgi_device_grouping { /* dg_grouping, and tables */
+                                   DGI_DEVICE_BY_END = 0,
+                                   DGI_DEVICE_BY_ROW,
+                                   DGI_DEVICE_MASKED,
+                                   DGI_DEVICE_K_COLUMNS,
+                                   DGI_DEVICE_K_BLOCKS,
+                                   DGI_DEVICE_TABLE
+} dgi_device_grouping;
+
+/* New values of a table's problems: dg_table_values. */
+typedef struct dgi_device_values {
+    const int32_t *m, *n, *k;
+    void *const *a, *const *b, *const *c, *const *d, *const *bias;
+    void *const *scale_a, *const *scale_b, *const *scale_d;
+} dgi_device_values;
+
+typedef struct dgi_grouped_setup_args {
+    dgi_grouped_product like;      /* groups: the first one, at its largest      */
+    dgi_grouped_product *problems; /* tables: `count` of them                   */
+    dgi_device_values values;      /* tables: changes them first                 */
+    const int32_t *sizes;          /* as in dg_groups                            */
+    int32_t grouping, count, alignment;
+    int32_t tile_m, cluster_n, clusters; /* a tile of a cluster, and how many clusters there are */
+    int32_t scale_a_block,
+        scale_b_block; /* groups along K: elements of K that share a scale, or 0 */
+    int32_t scale_a_cols, scale_b_cols;
+    int64_t a_stride, b_stride, c_stride, d_stride, bias_stride; /* bytes */
+    int64_t scale_a_stride, scale_b_stride, scale_d_stride;
+    dgi_grouped_record *records; /* written                                    */
+    int32_t *before;             /* written: count + 1, see grouped_schedule.h */
+    int32_t *ranges;             /* written: each group's first row and end    */
+} dgi_grouped_setup_args;
+
+/* What is left to do behind the products. */
+typedef struct dgi_grouped_finish_args {
+    uint8_t *d;
+    int64_t pitch, row_bytes, stride; /* bytes; `stride` from one group's D to the next's   */
+    const uint8_t *staged;            /* results that are to be put into D, or NULL         */
+    int64_t staged_pitch;
+    const int32_t *sizes, *ranges;
+    const int32_t *gather, *scatter; /* or NULL                                            */
+    int32_t grouping, count, rows;
+    int32_t gather_rows, d_rows; /* what gather and scatter may name                   */
+    int32_t zero;
+} dgi_grouped_finish_args;
+
+/* The GEMM kernel's. */
+typedef struct dgi_grouped_args {
+    const dgi_grouped_record *records;
+    const int32_t *before;
+    int32_t count;
+} dgi_grouped_args;
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tables of problems on Hopper. The device has two arrays at fixed addresses: the problems as they
+ * were described, and the records and schedule that grouped_setup makes of them.
+ */
+#include "cuda/grouped.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct table_state {
+    int32_t kernel;
+    dgi_grouped_product *host; /* what an update copies to `described` */
+    dgi_varying vary;          /* whether scales change along K in the largest problem */
+    CUdeviceptr memory;        /* of all that follows */
+    dgi_grouped_product *described;
+    dgi_grouped_record *records;
+    int32_t *before;
+} table_state;
+
+static void release(dgi_cuda *cuda, table_state *s)
+{
+    if (s->memory != 0)
+        cuda->driver.cuMemFree(s->memory);
+    free(s->host);
+    free(s);
+}
+
+static dg_status place(dgi_cuda *cuda, table_state *s, size_t problems)
+{
+    const size_t records = problems * sizeof *s->records;
+    const size_t described = problems * sizeof *s->described;
+    const size_t bytes = records + described + (problems + 1) * sizeof *s->before;
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&s->memory, bytes),
+                             "allocating a table"));
+    char *memory = (char *)(uintptr_t)s->memory;
+    s->records = (dgi_grouped_record *)memory;
+    s->described = (dgi_grouped_product *)(memory + records);
+    s->before = (int32_t *)(memory + records + described);
+    /* Nothing is set: all problems are empty. */
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemsetD8Async(s->memory, 0, bytes, NULL),
+                             "clearing a table"));
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(NULL),
+                             "clearing a table"));
+    CUfunction function;
+    DGI_TRY(dgi_cuda_grouped_kernel(cuda, s->kernel, NULL, &function));
+    return dgi_cuda_small_kernel(cuda, DGI_SMALL_grouped_setup, NULL, &function);
+}
+
+dg_status dgi_cuda_table_open(dg_table *table)
+{
+    dgi_cuda *cuda = table->context->state;
+    const dg_gemm *largest = &table->largest;
+    int32_t kernel;
+    if (table->problems > DGI_MOST_PRODUCTS)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE,
+                        "problems is %d: on CUDA devices a table has up to %d", table->problems,
+                        DGI_MOST_PRODUCTS);
+    DGI_TRY(
+        dgi_sm90_choose_grouped(largest, table->problems, largest->d.rows, cuda->units, &kernel));
+    table_state *s = calloc(1, sizeof *s);
+    const size_t problems = (size_t)table->problems;
+    if (s != NULL)
+        s->host = aligned_alloc(64, (problems + 1) * sizeof *s->host);
+    if (s == NULL || s->host == NULL) {
+        free(s);
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for %zu problems", problems);
+    }
+    memset(s->host, 0, (problems + 1) * sizeof *s->host);
+    s->kernel = kernel;
+    s->vary = (dgi_varying){largest->scale_a.cols > 1, largest->scale_b.cols > 1};
+    dg_status status = dgi_cuda_enter(cuda);
+    if (status == DG_OK)
+        status = dgi_cuda_leave(cuda, place(cuda, s, problems));
+    if (status != DG_OK) {
+        release(cuda, s);
+        return status;
+    }
+    table->state = s;
+    return DG_OK;
+}
+
+void dgi_cuda_table_close(dg_table *table)
+{
+    dgi_cuda *cuda = table->context->state;
+    if (dgi_cuda_enter(cuda) != DG_OK)
+        return;
+    release(cuda, table->state);
+    dgi_cuda_leave(cuda, DG_OK);
+}
+
+/* What the copy engine and the kernel need of a problem, which the front does not know. */
+static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
+    const dg_matrix *operands[] = {&g->a, &g->b};
+    if (g->weights != NULL)
+        return dgi_fail(DG_UNSUPPORTED_DEVICE,
+                        "problem %d has packed weights: in tables they exist on the CPU only",
+                        index);
+    for (int i = 0; i < 2; i++)
+        if (operands[i]->cols != 0 && operands[i]->rows != 0 && !dgi_cuda_can_copy(operands[i]))
+            return dgi_fail(DG_MISALIGNED,
+                            "problem %d has %s at %p with ld %lld: in tables on CUDA devices both "
+                            "are multiples of 16",
+                            index, i == 0 ? "a" : "b", operands[i]->data,
+                            (long long)operands[i]->ld);
+    DGI_TRY(dgi_cuda_check_scale(&g->scale_a, "scale_a"));
+    DGI_TRY(dgi_cuda_check_scale(&g->scale_b, "scale_b"));
+    DGI_TRY(dgi_cuda_check_scale(&g->scale_d, "scale_d"));
+    return dgi_sm90_accepts(kernel, g);
+}
+
+static dg_status setup(dgi_cuda *cuda, dg_table *table, const dgi_device_values *values,
+                       CUstream stream)
+{
+    table_state *s = table->state;
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
+    dgi_grouped_setup_args args = {
+        .like.gemm.m = (int32_t)table->largest.d.rows,
+        .like.gemm.n = (int32_t)table->largest.d.cols,
+        .like.gemm.k = (int32_t)table->largest.a.cols,
+        .problems = s->described,
+        .values = *values,
+        .grouping = DGI_DEVICE_TABLE,
+        .count = table->problems,
+        .records = s->records,
+        .before = s->before,
+    };
+    return dgi_cuda_launch_setup(cuda, kernel, &args, stream);
+}
+
+static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
+{
+    table_state *s = table->state;
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
+    for (int32_t i = 0; i < table->problems; i++) {
+        const dg_gemm *g = &table->set[i];
+        if (g->d.dtype == DG_NONE)
+            s->host[i] = (dgi_grouped_product){.gemm = {.m = 0}};
+        else
+            DGI_TRY(dgi_cuda_describe_product(cuda, kernel, g, s->vary, &s->host[i]));
+    }
+    CUresult result = cuda->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)s->described,
+                                                 (CUdeviceptr)(uintptr_t)s->host,
+                                                 (size_t)table->problems * sizeof *s->host, stream);
+    DGI_TRY(dgi_driver_check(&cuda->driver, result, "copying a table"));
+    const dgi_device_values none = {NULL};
+    return setup(cuda, table, &none, stream);
+}
+
+dg_status dgi_cuda_table_update(dg_table *table, void *stream)
+{
+    dgi_cuda *cuda = table->context->state;
+    for (int32_t i = 0; i < table->problems; i++)
+        if (table->set[i].d.dtype != DG_NONE)
+            DGI_TRY(check(table->state, &table->set[i], i));
+    if (table->problems == 0)
+        return DG_OK;
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, update(cuda, table, stream));
+}
+
+dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v, void *stream)
+{
+    dgi_cuda *cuda = table->context->state;
+    const dgi_device_values values = {v->m, v->n,    v->k,       v->a,       v->b,      v->c,
+                                      v->d, v->bias, v->scale_a, v->scale_b, v->scale_d};
+    if (table->problems == 0)
+        return DG_OK;
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, setup(cuda, table, &values, stream));
+}
+
+dg_status dgi_cuda_table_run(dg_table *table, void *stream)
+{
+    dgi_cuda *cuda = table->context->state;
+    const table_state *s = table->state;
+    dgi_grouped_args args = {s->records, s->before, table->problems};
+    if (table->problems == 0)
+        return DG_OK;
+    DGI_TRY(dgi_cuda_enter(cuda));
+    return dgi_cuda_leave(cuda, dgi_cuda_launch_grouped(cuda, s->kernel, &args, stream));
+}
