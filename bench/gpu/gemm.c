@@ -393,23 +393,26 @@ static double split_explanation(char *line)
     return cycles;
 }
 
+/* The cycles that the library predicts, and the name of the kernel that it would choose. */
+static double predict(const run *r, char *name, size_t name_bytes)
+{
+    dg_gemm g = gemm_of_set(r, 0);
+    char *line = explain(r->context, &g);
+    double cycles = split_explanation(line);
+    if (name != NULL && line != NULL)
+        snprintf(name, name_bytes, "%s", line);
+    free(line);
+    return cycles;
+}
+
 gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item,
                            dg_context *context, char *name, size_t name_bytes)
 {
     gpu_operands empty = *o;
     empty.k = 0;
     const run whole = run_of(b, o, item, context), without_k = run_of(b, &empty, item, context);
-    dg_gemm g = gemm_of_set(&whole, 0);
-    char *line = explain(context, &g);
-    gpu_prediction predicted = {.whole = split_explanation(line)};
-    if (name != NULL && line != NULL)
-        snprintf(name, name_bytes, "%s", line);
-    free(line);
-    g = gemm_of_set(&without_k, 0);
-    line = explain(context, &g);
-    predicted.without_k = split_explanation(line);
-    free(line);
-    return predicted;
+    return (gpu_prediction){.whole = predict(&whole, name, name_bytes),
+                            .without_k = predict(&without_k, NULL, 0)};
 }
 
 bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
@@ -437,7 +440,7 @@ gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)
     if (!check(&r, "deepgemm", call_deepgemm, item))
         cli_die("%s %lld x %lld x %lld: %s", item->recipe->name, (long long)item->m,
                 (long long)item->n, (long long)item->k, r.refusal);
-    gpu_predict(b, o, item, b->context, result.kernel, sizeof result.kernel);
+    predict(&r, result.kernel, sizeof result.kernel);
     result.time = gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &result.mhz);
     gpu_time_launches(&b->gpu, call_deepgemm, &r, o->sets, &result.launch, &result.host);
     free_weights(o);
