@@ -107,7 +107,7 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequanti
 /* gemm.c */
 /* Whether the copy engine can address the matrix: multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix);
-/* DG_DEVICE_MISMATCH for a pointer that is not memory of the context's device; NULL is fine. */
+/* DG_DEVICE_MISMATCH for a pointer that is not memory of the context's device. */
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream);
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);

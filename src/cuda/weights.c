@@ -35,6 +35,16 @@ dg_scale dgi_cuda_packed_scale(const dg_weights *weights)
     return scale;
 }
 
+static dg_status check_pointers(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                                const dg_scale *scale_b)
+{
+    if (b->rows * b->cols > 0)
+        DGI_TRY(dgi_cuda_check_pointer(cuda, b->data, "b"));
+    if (scale_b->rows * scale_b->cols > 0)
+        DGI_TRY(dgi_cuda_check_pointer(cuda, scale_b->data, "scale_b"));
+    return weights->data_bytes > 0 ? dgi_cuda_check_pointer(cuda, weights->data, "buffer") : DG_OK;
+}
+
 static dg_status move(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
                       const dg_scale *scale_b, bool unpack, CUstream stream)
 {
@@ -78,6 +88,7 @@ static dg_status pack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return dgi_fail(DG_NOT_PREPARED, "weights cannot be packed while the stream is captured: "
                                          "pack them before the capture");
+    DGI_TRY(check_pointers(cuda, weights, b, scale_b));
     DGI_TRY(move(cuda, weights, b, scale_b, false, stream));
     return dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(stream),
                             "waiting for the packed weights");
@@ -100,10 +111,17 @@ dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const d
     return dgi_cuda_leave(cuda, pack(cuda, weights, b, scale_b, stream));
 }
 
+static dg_status unpack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
+                        const dg_scale *scale_b, CUstream stream)
+{
+    DGI_TRY(check_pointers(cuda, weights, b, scale_b));
+    return move(cuda, weights, b, scale_b, true, stream);
+}
+
 dg_status dgi_cuda_weights_unpack(dg_context *context, const dg_weights *weights,
                                   const dg_matrix *b, const dg_scale *scale_b, void *stream)
 {
     dgi_cuda *cuda = context->state;
     DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, move(cuda, weights, b, scale_b, true, stream));
+    return dgi_cuda_leave(cuda, unpack(cuda, weights, b, scale_b, stream));
 }

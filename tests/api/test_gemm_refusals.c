@@ -155,8 +155,15 @@ static void packed_weights(void **state)
 {
     (void)state;
     dg_weights *weights;
-    assert_ok(
-        dg_weights_pack(context, &good->gemm.b, &good->gemm.scale_b, NULL, 0, NULL, &weights));
+    dg_matrix b = good->gemm.b;
+    dg_scale scale_b = good->gemm.scale_b;
+    if (test_device() != DG_CPU) {
+        assert_refused(dg_weights_pack(context, &b, &scale_b, NULL, 0, NULL, &weights),
+                       DG_DEVICE_MISMATCH, "is not memory of CUDA device");
+    }
+    b.data = test_to_device(context, good->b.data, good->b.bytes);
+    scale_b.data = test_to_device(context, good->scale_b.data, good->scale_b.bytes);
+    assert_ok(dg_weights_pack(context, &b, &scale_b, NULL, 0, NULL, &weights));
     REFUSED(DG_INVALID_ARGUMENT, "b and scale_b must be absent", g.weights = weights);
     REFUSED(DG_INVALID_ARGUMENT, "b and scale_b must be absent", g.weights = weights;
             g.b.dtype = DG_NONE);
@@ -164,6 +171,8 @@ static void packed_weights(void **state)
             g.b.dtype = g.scale_b.dtype = DG_NONE; g.a.cols = 149);
     dg_weights_destroy(weights);
     dg_weights_destroy(NULL);
+    test_release(context, (void *)b.data, good->b.data);
+    test_release(context, (void *)scale_b.data, good->scale_b.data);
 }
 
 static void workspace(void **state)

@@ -47,6 +47,8 @@ static void round_trip(const gemm_case *c, dg_context *context)
 static void packing_has_an_inverse(void **state)
 {
     (void)state;
+    if (test_device() != DG_CPU)
+        skip(); /* instruction sets are the CPU's; test_decode_cuda does this for a GPU */
     const char *const caps[] = {"generic", "avx2", "avx512", "avx512_bf16"};
     rng r = rng_new(31);
     for (int cap = 0; cap < 4; cap++) {
@@ -74,6 +76,8 @@ static void packing_has_an_inverse(void **state)
 static void one_layout_for_all(void **state)
 {
     (void)state;
+    if (test_device() != DG_CPU)
+        skip();
     dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
     options.isa = "generic";
     dg_context *generic = test_context(&options), *best = test_context(NULL);
