@@ -11,7 +11,7 @@ get_filename_component(nvcc_folder ${DEEPGEMM_NVCC} REALPATH)
 get_filename_component(nvcc_folder ${nvcc_folder} DIRECTORY)
 find_path(DEEPGEMM_CUDA_INCLUDE cuda.h HINTS ${nvcc_folder}/../include REQUIRED)
 
-set(shared_headers grouped_schedule host_device packed_sm90 swizzle tile_order) # of src/core, compiled by nvcc too
+set(shared_headers copy_rules grouped_schedule host_device packed_sm90 swizzle tile_order) # of src/core, compiled by nvcc too
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
 list(TRANSFORM shared_headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.h")
 set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)

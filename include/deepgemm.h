@@ -476,13 +476,15 @@ DG_API void dg_weights_destroy(dg_weights *weights);
  *     columns of `a` and `b`: those of group g begin where those of g - 1 end. For weight gradients
  *     (FP32 D, beta 1 and c = d accumulates). Less than 0 counts as 0; columns behind the last are
  *     not there. A group of K = 0 gives beta * C[g] + bias[g]: in place with beta 1 and no bias,
- *     D[g] keeps its values.
+ *     D[g] keeps its values. On a GPU each group of K > 0 begins at a column that is a multiple of
+ *     16, so that all sizes but the last are such; where one does not, every group is left alone.
  * K_BLOCKS: the same, but A_g is contiguous [M, sizes[g]], one group behind another, and so is B_g;
  *     a.ld and b.ld have no meaning. Sizes are multiples of 16. Others are refused on the CPU; a
- * GPU then leaves every group alone. In both, where scales change along K each group begins with a
- * column of scales of its own, so that the arrays may have up to G - 1 more than all of K needs;
- * their col_phase is 0. A size that needs more columns than there are is refused on the CPU; a GPU
- * uses the last ones instead.
+ *     GPU then leaves every group alone, and gives DG_UNSUPPORTED_SHAPE where K, which may cut a
+ *     block off, is no multiple of 16.
+ * In both, where scales change along K each group begins with a column of scales of its own, so
+ * that the arrays may have up to G - 1 more than all of K needs; their col_phase is 0. A size that
+ * needs more columns than there are is refused on the CPU; a GPU uses the last ones instead.
  *
  * What is written: the elements of the rows (BY_END, BY_ROW, MASKED) that belong to a group, or all
  * of every group's D (K_...), each once. Padding rows, those that belong to no group, are left as

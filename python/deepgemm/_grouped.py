@@ -63,8 +63,9 @@ def grouped_gemm(
         "by_end": group g begins at the end of group g - 1 rounded up to a multiple of `alignment`.
         "by_row": the rows of a group are one run; a value outside 0..G-1 makes a padding row.
         "k_blocks": each group's part of `a` is a contiguous [M, K of the group], one behind another,
-        and sizes are multiples of 16, as for "k_columns". Where scales change along K, each
-        group of K begins with a column of scales of its own.
+        and sizes are multiples of 16. "k_columns": on a GPU groups begin at multiples of 16, else
+        all are left alone. In both, where scales change along K, each group begins with a column of
+        scales of its own.
     alignment : int
         "by_end": the multiple at which groups begin.
     padding : {"untouched", "zero"}

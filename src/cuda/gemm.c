@@ -5,6 +5,7 @@
  */
 #include "cuda/context.h"
 
+#include "core/copy_rules.h"
 #include "core/formats.h"
 #include "cuda/device/gemm_args.h"
 
@@ -14,11 +15,10 @@
 _Static_assert((int)DGI_DEVICE_BF16 == (int)DG_BF16 && (int)DGI_DEVICE_UE8M0 == (int)DG_UE8M0,
                "device code numbers the types like the public header");
 
-/* The copy engine needs addresses and row pitches that are multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix)
 {
-    size_t pitch = (size_t)matrix->ld * dg_dtype_bytes(matrix->dtype);
-    return (uintptr_t)matrix->data % 16 == 0 && (matrix->rows <= 1 || pitch % 16 == 0);
+    return dgi_can_map((uintptr_t)matrix->data, matrix->rows,
+                       matrix->ld * (int64_t)dg_dtype_bytes(matrix->dtype));
 }
 
 dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,

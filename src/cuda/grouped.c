@@ -5,6 +5,7 @@
  */
 #include "cuda/grouped.h"
 
+#include "core/copy_rules.h"
 #include "core/formats.h"
 #include "core/grouped.h"
 
@@ -406,6 +407,23 @@ static dg_status choose(call *c)
                                    &c->kernel);
 }
 
+/* Blocks along K, which cannot be moved, since nobody here knows where each begins. */
+static dg_status check_blocks(const dg_gemm *gemm)
+{
+    const dg_matrix *operands[] = {&gemm->a, &gemm->b};
+    for (int i = 0; i < 2; i++)
+        if (!dgi_can_map((uintptr_t)operands[i]->data, 1, 0))
+            return dgi_fail(DG_MISALIGNED,
+                            "%s is at %p: blocks along K begin at multiples of 16 on CUDA devices",
+                            i == 0 ? "a" : "b", operands[i]->data);
+    if (gemm->a.cols % DGI_COPY_UNIT != 0)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE,
+                        "a.cols is %lld: blocks along K, also one that the end of a cuts off, are "
+                        "multiples of 16 on CUDA devices",
+                        (long long)gemm->a.cols);
+    return DG_OK;
+}
+
 static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const dg_groups *groups)
 {
     *c = (call){.cuda = context->state, .asked = gemm, .groups = *groups};
@@ -417,14 +435,7 @@ static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const 
         return dgi_fail(DG_UNSUPPORTED_DEVICE,
                         "groups.weights is given: packed groups exist on the CPU only");
     if (groups->grouping == DG_GROUPS_K_BLOCKS)
-        for (int i = 0; i < 2; i++) {
-            const void *data = i == 0 ? gemm->a.data : gemm->b.data;
-            if ((uintptr_t)data % 16 != 0)
-                return dgi_fail(DG_MISALIGNED,
-                                "%s is at %p: blocks along K begin at multiples of 16 on CUDA "
-                                "devices",
-                                i == 0 ? "a" : "b", data);
-        }
+        DGI_TRY(check_blocks(gemm));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_a, "scale_a"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));

@@ -43,8 +43,42 @@ static void random_groups(void **state)
     dg_destroy(context);
 }
 
+/*
+ * Groups of columns that begin anywhere. A GPU reads them from multiples of 16 on: where all begin
+ * there they are right, the last of any K, and else every group is left alone.
+ */
+static void columns_that_begin_anywhere(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t sizes[4];
+        bool on_gpu;
+    } cases[] = {
+        {{16, 48, 0, 21}, true},   {{32, 5, 0, 0}, true},   {{0, 7, 30, 48}, false},
+        {{20, 12, 32, 21}, false}, {{64, 16, 4, 1}, false},
+    };
+    rng r = rng_new(2);
+    dg_context *context = test_context(NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        grouped_shape s =
+            grouped_of(recipe_named("token_channel"), DG_GROUPS_K_COLUMNS, 4, 20, 40, 85, DG_F32);
+        s.sizes = cases[i].sizes;
+        grouped_case *c = grouped_case_new(&r, &s);
+        assert_ok(grouped_case_run(c, context, false));
+        if (test_device() == DG_CPU || cases[i].on_gpu)
+            grouped_case_check(c);
+        else
+            grouped_case_check_untouched(c);
+        grouped_case_free(c);
+    }
+    dg_destroy(context);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_groups)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_groups),
+        cmocka_unit_test(columns_that_begin_anywhere),
+    };
     return test_run(argc, argv, tests);
 }

@@ -4,6 +4,7 @@
  * each product and their schedule. Every CTA works out all sizes, a thread for each product, which
  * takes less time than sharing them would; then each writes some of the records, a warp for each.
  */
+#include "../../core/copy_rules.h"
 #include "../../core/grouped_schedule.h"
 #include "grouped_args.h"
 #include "ptx/tensor_map.cuh"
@@ -128,8 +129,9 @@ __device__ __forceinline__ void size_along_k(const dgi_grouped_setup_args &args,
     const int64_t end = scan_sum(mine, shared.of_warps);
     size.first = (int32_t)min(end - mine, k);
     size.k = (int32_t)(min(end, k) - size.first);
-    /* Rows that the copy engine cannot address: nothing is computed. */
-    if (args.grouping == DGI_DEVICE_K_BLOCKS && __syncthreads_or(mine % 16 != 0))
+    /* What the copy engine cannot address would end the kernel: nothing is computed. */
+    const bool blocks = args.grouping == DGI_DEVICE_K_BLOCKS;
+    if (__syncthreads_or(!dgi_can_copy_columns(size.first, blocks ? mine : size.k, blocks)))
         size.m = 0;
     size.a_scale = scale_start(size.k, args.scale_a_block, args.scale_a_cols, shared.of_warps);
     size.b_scale = scale_start(size.k, args.scale_b_block, args.scale_b_cols, shared.of_warps);
@@ -271,8 +273,8 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
     g.band = dgi_band(tile_rows, tile_rows * tile_cols, args.clusters, args.tile_m, args.cluster_n);
     g.first_cluster = dgi_first_cluster(before, args.clusters);
     /* As the host decides for dense products. */
-    g.copy_out = p.gemm.copy_out && (uintptr_t)p.gemm.d.data % 16 == 0 &&
-                 (size.m <= 1 || pitch % 16 == 0) && size.n * element % 16 == 0;
+    g.copy_out = p.gemm.copy_out && dgi_can_map((uintptr_t)p.gemm.d.data, size.m, pitch) &&
+                 size.n * element % DGI_COPY_UNIT == 0;
     if (size.m == 0 || size.n == 0)
         return;
     if (size.k != 0) {
