@@ -66,8 +66,13 @@ __device__ __forceinline__ void multiply_all(const dgi_grouped_args &args,
     stage_place place;
     factor_place set;
     for (product_walk walk(args); walk.next();) {
-        if (walk.gemm->copy_out)
+        if (walk.gemm->copy_out) {
             tensor_map_acquire(&walk.gemm->d_map);
+        } else { /* the copy engine may still read the panels of the product before */
+            if (threadIdx.x % 32 == 0)
+                copy_out_wait_read<0>();
+            __syncwarp();
+        }
         multiply_tiles(*walk.gemm, shared, group, place, set);
     }
     if (threadIdx.x % 32 == 0)
