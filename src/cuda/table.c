@@ -5,6 +5,8 @@
  */
 #include "cuda/grouped.h"
 
+#include "core/copy_rules.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,13 +100,16 @@ static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
         return dgi_fail(DG_UNSUPPORTED_DEVICE,
                         "problem %d has packed weights: in tables they exist on the CPU only",
                         index);
-    for (int i = 0; i < 2; i++)
-        if (operands[i]->cols != 0 && operands[i]->rows != 0 && !dgi_cuda_can_copy(operands[i]))
+    for (int i = 0; i < 2; i++) {
+        /* An ld that no row uses yet must be right too: the device may make them more. */
+        const uint64_t address = operands[i]->rows != 0 ? (uintptr_t)operands[i]->data : 0;
+        if (operands[i]->cols != 0 && !dgi_can_map(address, INT64_MAX, operands[i]->ld))
             return dgi_fail(DG_MISALIGNED,
                             "problem %d has %s at %p with ld %lld: in tables on CUDA devices both "
                             "are multiples of 16",
                             index, i == 0 ? "a" : "b", operands[i]->data,
                             (long long)operands[i]->ld);
+    }
     DGI_TRY(dgi_cuda_check_scale(&g->scale_a, "scale_a"));
     DGI_TRY(dgi_cuda_check_scale(&g->scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&g->scale_d, "scale_d"));
