@@ -18,9 +18,8 @@ const accuracy_scales accuracy_all_scales[accuracy_scales_count] = {
 };
 
 /*
- * 99.99 per cent of fewer than 10,000 values are all of them. KL of few values has a trivial
- * answer, a scale that leaves a single bin: with one for each channel it ruined the model
- * (docs/accuracy.md).
+ * 99.99 per cent of fewer than 10,000 values are all of them. KL of few values chose useless scales
+ * when the tables were measured (docs/accuracy.md).
  */
 const accuracy_method accuracy_methods[accuracy_method_count] = {
     {.name = "absmax", .method = DG_METHOD_AMAX},

@@ -169,28 +169,28 @@ static float search(dgi_chooser *chooser, float whole, const dg_scale_choice *ch
 
 /*
  * Of what FP8 tells about the magnitudes from the magnitudes themselves. P: the bins, with what
- * lies beyond the largest value added to the last bin within. Q: those within; the weight of all
- * bins with the same code is spread over them in proportion to their width, since the code says no
- * more.
+ * clips added to the last bin that does not. Q: the bins that do not clip; the weight of all bins
+ * with the same code is spread over them in proportion to their width, since the code says no more.
+ * Both are shares of all there is: Q lacks what clips, so that a share c that clips costs
+ * -log(1 - c) at least, and nothing can be gained by having little left to tell apart.
  */
 static double kl_objective(dgi_chooser *chooser, float scale, dg_dtype code, bool *stop,
                            double best)
 {
-    (void)best;
-    *stop = false;
-    float reciprocal = dgi_scale_reciprocal(scale), largest = scale * dgi_fp8_max(code);
+    float reciprocal = dgi_scale_reciprocal(scale);
     int32_t within = 0;
     double inside = 0.0, all = 0.0;
     for (int32_t i = 0; i < chooser->count; i++) {
         all += chooser->weights[i];
-        if (chooser->values[i] > largest)
+        if (dgi_clips(chooser->values[i], reciprocal, code))
             continue;
         within = i + 1;
         inside += chooser->weights[i];
         chooser->codes[i] =
             (uint8_t)dgi_fp8_from_f32(code, chooser->values[i] * reciprocal, DG_SATURATE);
     }
-    if (within == 0)
+    *stop = inside == 0.0 || log(all / inside) > best;
+    if (*stop)
         return INFINITY;
     double divergence = 0.0;
     for (int32_t first = 0, last; first < within; first = last) {
@@ -201,8 +201,8 @@ static double kl_objective(dgi_chooser *chooser, float scale, dg_dtype code, boo
         }
         for (int32_t i = first; i < last; i++) {
             double p = chooser->weights[i] + (i + 1 == within ? all - inside : 0.0);
-            double q = weight * (double)chooser->widths[i] / width;
-            divergence += p / all * log(p / all / (q / inside));
+            double q = weight * ((double)chooser->widths[i] / width);
+            divergence += p / all * log(p / q);
         }
     }
     return divergence;
@@ -226,7 +226,7 @@ float dgi_choose_scale(const dgi_histogram *histogram, float amax, const dg_scal
     case DG_METHOD_MSE:
         return search(chooser, whole, choice, OCTAVES_UP, mse_objective);
     case DG_METHOD_KL:
-        return search(chooser, whole, choice, 0, kl_objective);
+        return search(chooser, whole, choice, choice->rounding == DG_SCALE_POW2_DOWN, kl_objective);
     case DG_METHOD_AMAX:
         break;
     }

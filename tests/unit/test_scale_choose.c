@@ -164,6 +164,48 @@ static void test_one_outlier(void **state)
     dg_destroy(context);
 }
 
+/*
+ * KL where a scale covers few values, and none is an outlier: hardly anything clips, and the error
+ * stays near that of amax. What is left when most values clip is easy to tell apart, which must not
+ * count in favour of clipping.
+ */
+static void expect_little_clipped(dg_context *context, rng *r, int64_t count,
+                                  const dg_scale_choice *method)
+{
+    static sample s;
+    dg_scale_choice choice = *method;
+    int64_t rows = MOST / count;
+    for (int64_t i = 0; i < rows * count; i++)
+        s.values[i] = (float)rng_normal(r);
+    s.matrix = dg_matrix_of(s.values, DG_F32, rows, count);
+    s.scale = dg_scale_of(s.scales, DG_F32, rows, count, 1, 0);
+    dg_scale_quality amax = DG_SCALE_QUALITY_INIT, kl = DG_SCALE_QUALITY_INIT;
+    choice.method = DG_METHOD_KL;
+    assert_ok(dg_scale_choose(context, &s.matrix, &choice, NULL, &s.scale, &kl));
+    choice.method = DG_METHOD_AMAX;
+    choice.rounding = choice.rounding == DG_SCALE_EXACT ? DG_SCALE_EXACT : DG_SCALE_POW2_UP;
+    assert_ok(dg_scale_choose(context, &s.matrix, &choice, NULL, &s.scale, &amax));
+    assert_true(kl.clipped <= 0.01);
+    assert_true(kl.relative_error <= 2.0 * amax.relative_error);
+}
+
+static void test_kl_of_few_values(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = {8, 16, 64, 128, 256, 576, 1000, MOST};
+    dg_context *context = test_context(NULL);
+    rng r = rng_new(12);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int rounding = DG_SCALE_EXACT; rounding <= DG_SCALE_POW2_DOWN; rounding++)
+            for (int code = 0; code < 2; code++) {
+                dg_scale_choice choice = DG_SCALE_CHOICE_INIT;
+                choice.code = code == 0 ? DG_E4M3 : DG_E5M2;
+                choice.rounding = (dg_scale_rounding)rounding;
+                expect_little_clipped(context, &r, counts[i], &choice);
+            }
+    dg_destroy(context);
+}
+
 /* ---- properties ---------------------------------------------------------------------- */
 
 /* AMAX is what dynamic quantisation does, for every granularity, type of code and rounding. */
@@ -431,6 +473,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_mse_serves_the_many),
         cmocka_unit_test(test_codes_keep_their_scale),
         cmocka_unit_test(test_one_outlier),
+        cmocka_unit_test(test_kl_of_few_values),
         cmocka_unit_test(test_amax_is_the_dynamic_scale),
         cmocka_unit_test(test_mse_is_best),
         cmocka_unit_test(test_powers_of_two),
