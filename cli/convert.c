@@ -27,18 +27,13 @@ int cli_convert(int argc, char **argv)
         {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
         {0},
     };
-    const cli_usage usage = {
-        "convert",
-        "<input> <output> --to <layout>",
-        2,
-        2,
-        written_help(
-            "Writes an FP8 checkpoint in another layout. Values stay the same wherever the "
-            "layout can hold\nthe scales; what is requantised is listed with its error. "
-            "<input> is a folder, an index or a\n.safetensors file; <output> a folder, which "
-            "appears when it is complete.",
-            true),
-        options};
+    char *help = written_help(
+        "Writes an FP8 checkpoint in another layout. Values stay the same wherever the "
+        "layout can hold\nthe scales; what is requantised is listed with its error. "
+        "<input> is a folder, an index or a\n.safetensors file; <output> a folder, which "
+        "appears when it is complete.",
+        true);
+    const cli_usage usage = {"convert", "<input> <output> --to <layout>", 2, 2, help, options};
     char **paths = cli_parse(&usage, argc, argv);
     if (format == NULL)
         cli_misuse("convert needs --to <layout>; see deepgemm convert --help");
@@ -58,5 +53,6 @@ int cli_convert(int argc, char **argv)
         written_print(&report, all);
     written_warn(&report);
     written_free(&report);
+    free(help);
     return CLI_OK;
 }

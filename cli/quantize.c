@@ -48,17 +48,12 @@ int cli_quantize(int argc, char **argv)
         {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
         {0},
     };
-    const cli_usage usage = {
-        "quantize",
-        "<input> <output>",
-        2,
-        2,
-        written_help(
-            "Makes an FP8 checkpoint of a 16-bit one. <input> is a folder, an index or a "
-            ".safetensors\nfile; <output> a folder, which appears when it is complete. A run "
-            "that was interrupted\ngoes on when the same command is given again.",
-            false),
-        options};
+    char *help = written_help(
+        "Makes an FP8 checkpoint of a 16-bit one. <input> is a folder, an index or a "
+        ".safetensors\nfile; <output> a folder, which appears when it is complete. A run "
+        "that was interrupted\ngoes on when the same command is given again.",
+        false);
+    const cli_usage usage = {"quantize", "<input> <output>", 2, 2, help, options};
     char **paths = cli_parse(&usage, argc, argv);
 
     int64_t *matches = cli_alloc((size_t)keep.count * sizeof *matches);
@@ -81,5 +76,6 @@ int cli_quantize(int argc, char **argv)
     written_free(&report);
     free(matches);
     free(keep.items);
+    free(help);
     return CLI_OK;
 }
