@@ -83,6 +83,10 @@ dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
 dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
                             CUtensorMap *map);
 
+/* Launches a kernel of many tokens or of groups, whose clusters stand side by side. */
+dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
+                                int32_t ctas, void *args, CUstream stream);
+
 /*
  * Launches a kernel for few tokens. `packed` are B's codes as in core/packed_sm90.h, or NULL where
  * `gemm` has B; its scale_b is complete either way. A and B are aligned for the copy engine.

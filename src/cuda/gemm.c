@@ -114,23 +114,20 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
     return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
 }
 
-static dg_status launch(dgi_cuda *cuda, CUfunction function, const dgi_sm90_plan *plan,
-                        dgi_gemm_args *args, CUstream stream)
+dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
+                                int32_t ctas, void *args, CUstream stream)
 {
-    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
     cluster.value.clusterDim.x = (unsigned)kernel->cluster;
     cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
     CUlaunchConfig config = {
-        .gridDimX = (unsigned)plan->ctas,
+        .gridDimX = (unsigned)ctas,
         .gridDimY = 1,
         .gridDimZ = 1,
         .blockDimX = (unsigned)(kernel->groups + 1) * 128,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)DGI_SHARED_BYTES(kernel->tile_m, kernel->tile_n, kernel->groups,
-                                                     kernel->stages, kernel->promote_k,
-                                                     kernel->span, kernel->rows),
+        .sharedMemBytes = (unsigned)dgi_cuda_shared_bytes(kernel),
         .hStream = stream,
         .attrs = &cluster,
         .numAttrs = 1,
@@ -314,7 +311,8 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     dgi_gemm_args args;
     DGI_TRY(dgi_cuda_kernel(cuda, chosen->many.kernel, stream, &function));
     DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &args));
-    return launch(cuda, function, &chosen->many, &args, stream);
+    return dgi_cuda_launch_tiles(cuda, &dgi_sm90_kernels[chosen->many.kernel], function,
+                                 chosen->many.ctas, &args, stream);
 }
 
 /* Puts packed weights in the place of b and scale_b; their codes have no address as b. */

@@ -87,25 +87,8 @@ dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, dgi_grouped_arg
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[index];
     CUfunction function;
     DGI_TRY(dgi_cuda_grouped_kernel(cuda, index, stream, &function));
-    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-    cluster.value.clusterDim.x = (unsigned)kernel->cluster;
-    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
-    CUlaunchConfig config = {
-        .gridDimX = (unsigned)(clusters_of(cuda, kernel) * kernel->cluster),
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = (unsigned)(kernel->groups + 1) * 128,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)dgi_cuda_shared_bytes(kernel),
-        .hStream = stream,
-        .attrs = &cluster,
-        .numAttrs = 1,
-    };
-    void *parameters[] = {args};
-    return dgi_driver_check(&cuda->driver,
-                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
-                            kernel->name);
+    return dgi_cuda_launch_tiles(cuda, kernel, function,
+                                 clusters_of(cuda, kernel) * kernel->cluster, args, stream);
 }
 
 /* ---- a call and its scratch memory ----------------------------------------------------- */
