@@ -6,6 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void run_and_check(dg_context *context, rng *r, const grouped_shape *s)
+{
+    grouped_case *c = grouped_case_new(r, s);
+    assert_ok(grouped_case_run(c, context, false));
+    grouped_case_check(c);
+    grouped_case_free(c);
+}
+
 /* G01: whatever the rows a group has room for, nothing spills into the next group. */
 static void g01_masked_with_few_padded_rows(void **state)
 {
@@ -20,10 +28,7 @@ static void g01_masked_with_few_padded_rows(void **state)
         for (int j = 0; j < 4; j++)
             sizes[j] = (int32_t)rng_range(&r, 1, most[i]);
         s.sizes = sizes;
-        grouped_case *c = grouped_case_new(&r, &s);
-        assert_ok(grouped_case_run(c, context, false));
-        grouped_case_check(c);
-        grouped_case_free(c);
+        run_and_check(context, &r, &s);
     }
     dg_destroy(context);
 }
@@ -43,10 +48,7 @@ static void g02_any_n_along_k(void **state)
         grouped_shape s = grouped_of(recipe_named("block1x128"), DG_GROUPS_K_BLOCKS, 16, 20,
                                      widths[i], k, DG_F32);
         s.sizes = sizes;
-        grouped_case *c = grouped_case_new(&r, &s);
-        assert_ok(grouped_case_run(c, context, false));
-        grouped_case_check(c);
-        grouped_case_free(c);
+        run_and_check(context, &r, &s);
     }
     dg_destroy(context);
 }
@@ -103,10 +105,7 @@ static void empty_work(void **state)
                 s.gemm.beta = s.in_place ? 1.0f : 0.0f;
                 if (grouping <= DG_GROUPS_MASKED)
                     s.groups.padding = DG_PADDING_ZERO;
-                grouped_case *c = grouped_case_new(&r, &s);
-                assert_ok(grouped_case_run(c, context, false));
-                grouped_case_check(c);
-                grouped_case_free(c);
+                run_and_check(context, &r, &s);
             }
     dg_destroy(context);
 }
