@@ -4,6 +4,7 @@
 
 #include "core/packed_sm90.h"
 #include "core/status.h"
+#include "core/tuning_sm90.h"
 
 #include <string.h>
 
@@ -68,27 +69,25 @@ static int32_t ceil_div(int64_t size, int64_t step)
     return (int32_t)((size + step - 1) / step);
 }
 
-/*
- * The most CTAs of a launch. Up to 64 tokens two fit on a multiprocessor; where K is split some
- * room is left, in which the next kernel can begin (measured: 224 of 264 help, 256 harm).
- */
+/* The most CTAs of a launch. Up to 64 tokens two fit on a multiprocessor. */
 static int32_t most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split)
 {
     if (kernel->tokens > 64)
         return units;
-    return split == 1 ? 2 * units : units * 9 / 5;
+    return (int32_t)(units * (split == 1 ? DGI_FEW_CTAS_UNSPLIT : DGI_FEW_CTAS_SPLIT));
 }
 
-/* Cycles of the busiest CTA, with constants measured on an H200 (docs/decode-log.md). */
+/* Cycles of the busiest CTA. */
 static double busiest(const dg_gemm *gemm, const dgi_decode_plan *plan, int32_t units)
 {
     const double m = (double)gemm->d.rows;
-    const double stage = 230.0 + 7.5 * m, tile = 300.0 + 150.0 * m;
+    const double stage = DGI_FEW_STAGE_CYCLES + DGI_FEW_STAGE_TOKEN_CYCLES * m;
+    const double tile = DGI_FEW_TILE_CYCLES + DGI_FEW_TILE_TOKEN_CYCLES * m;
     const int32_t ctas = plan->clusters * plan->split;
     const double crowd = ctas > units ? (double)ctas / units : 1.0;
     double exchange = 0.0;
     for (int32_t split = 1; split < plan->split; split *= 2)
-        exchange += 700.0 + 8.0 * m;
+        exchange += DGI_FEW_EXCHANGE_CYCLES + DGI_FEW_EXCHANGE_TOKEN_CYCLES * m;
     return (double)ceil_div(plan->tiles, plan->clusters) *
            (ceil_div(ceil_div(gemm->a.cols, DGI_PACKED_K), plan->split) * stage * crowd + exchange +
             tile / plan->split);
@@ -119,10 +118,8 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
             best = cycles;
         }
     }
-    const double memory = 2500.0; /* bytes of B a cycle, all multiprocessors */
-    const double begin_and_end = 5000.0;
-    const double read = (double)gemm->d.cols * (double)gemm->a.cols / memory;
-    plan->cycles = begin_and_end + (read > best ? read : best);
+    const double read = (double)gemm->d.cols * (double)gemm->a.cols / DGI_FEW_MEMORY_BYTES;
+    plan->cycles = DGI_FEW_LAUNCH_CYCLES + (read > best ? read : best);
     return DG_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "core/plan_grouped_sm90.h"
 
 #include "core/status.h"
+#include "core/tuning_sm90.h"
 
 const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
 #define DGI_SM90(name, a, b, ...) {#name, DG_##a, DG_##b, __VA_ARGS__},
@@ -11,9 +12,6 @@ const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
 };
 const int32_t dgi_sm90_grouped_kernel_count =
     sizeof dgi_sm90_grouped_kernels / sizeof dgi_sm90_grouped_kernels[0];
-
-/* As in plan_sm90.c. */
-static const double TILE_CYCLES = 2500.0;
 
 static int64_t ceil_div(int64_t size, int64_t step)
 {
@@ -26,7 +24,8 @@ static double cycles(const dgi_sm90_kernel *kernel, const dg_gemm *gemm, int64_t
     const int64_t tiles = products * ceil_div(rows, kernel->tile_m) *
                           ceil_div(gemm->d.cols, (int64_t)kernel->tile_n * kernel->cluster);
     const int64_t rounds = ceil_div(tiles, units / kernel->cluster);
-    return (double)rounds * ((double)ceil_div(gemm->a.cols, 128) * kernel->cycles + TILE_CYCLES);
+    return (double)rounds *
+           ((double)ceil_div(gemm->a.cols, 128) * kernel->cycles + DGI_GROUPED_TILE_CYCLES);
 }
 
 dg_status dgi_sm90_choose_grouped(const dg_gemm *gemm, int64_t products, int64_t rows,

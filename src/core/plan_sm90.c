@@ -3,6 +3,7 @@
 #include "core/plan_sm90.h"
 
 #include "core/status.h"
+#include "core/tuning_sm90.h"
 
 #include <string.h>
 
@@ -15,12 +16,6 @@ const int32_t dgi_sm90_kernel_count = sizeof dgi_sm90_kernels / sizeof dgi_sm90_
 
 /* Coordinates are 32-bit on the device, and may pass the end of D by a cluster's tile. */
 static const int64_t LARGEST_SIZE = INT32_MAX - 1024;
-
-/*
- * Cycles beside the stages', traced on an H200: until the first tile's first bytes arrive; of a
- * tile, and of each of its elements, from its last product to the next tile's first.
- */
-static const double START_CYCLES = 3000.0, TILE_CYCLES = 600.0, ELEMENT_CYCLES = 0.06;
 
 int32_t dgi_sm90_find(const char *name)
 {
@@ -114,9 +109,10 @@ dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t index, 
         .tile_cols = cols,
         .band = band,
         .ctas = active * kernel->cluster,
-        .cycles = START_CYCLES + (double)ceil_div(tiles, clusters) *
-                                     ((double)ceil_div(k, 128) * kernel->cycles + TILE_CYCLES +
-                                      ELEMENT_CYCLES * kernel->tile_m * kernel->tile_n),
+        .cycles =
+            DGI_START_CYCLES + (double)ceil_div(tiles, clusters) *
+                                   ((double)ceil_div(k, 128) * kernel->cycles + DGI_TILE_CYCLES +
+                                    DGI_ELEMENT_CYCLES * kernel->tile_m * kernel->tile_n),
     };
     return DG_OK;
 }

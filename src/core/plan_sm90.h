@@ -13,7 +13,7 @@ typedef struct dgi_sm90_kernel {
     const char *name;
     dg_dtype a, b;
     int32_t tile_m, tile_n, groups, cluster, stages, promote_k, span, rows;
-    int32_t cycles; /* of one stage (128 of K) of one tile, measured */
+    int32_t cycles; /* of one stage of one tile, measured: see tuning_sm90.h */
 } dgi_sm90_kernel;
 
 extern const dgi_sm90_kernel dgi_sm90_kernels[];

@@ -7,6 +7,7 @@
 
 #include "core/copy_rules.h"
 #include "core/formats.h"
+#include "core/tuning_sm90.h"
 #include "cuda/device/gemm_args.h"
 
 #include <stdarg.h>
@@ -271,9 +272,8 @@ static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chose
     dg_status status = choose_many(cuda, gemm, &chosen->many);
     if (!chosen->decode)
         return status;
-    /* Predictions for many tokens know nothing of the launch itself, nor of the memory's speed. */
-    chosen->decode =
-        status != DG_OK || gemm->d.rows <= 32 || chosen->few.cycles <= chosen->many.cycles + 5000.0;
+    chosen->decode = status != DG_OK || gemm->d.rows <= DGI_ALWAYS_FEW ||
+                     chosen->few.cycles <= chosen->many.cycles + DGI_FAVOUR_FEW_CYCLES;
     return DG_OK;
 }
 

@@ -137,6 +137,76 @@ static void every_recipe_runs(void **state)
         }
 }
 
+/*
+ * Measured times in microseconds (docs/hopper-log.md and bench/results/h200, one H200 in bursts).
+ * Where several kernels were measured, the planner's choice is as good as the fastest; and its
+ * cycles fit all of the times at a clock that this chip has in bursts, so that no constant of
+ * tuning_sm90.h is left behind by a change of its kernel.
+ */
+static void predictions_fit_measurements(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *recipe;
+        dg_accumulation accumulation;
+        int64_t m, n, k;
+        struct {
+            const char *main_loop;
+            double us;
+        } kernels[3];
+    } cases[] = {
+        {"tensor", DG_ACCUMULATE_FAST, 2048, 8192, 8192, {{"fast_128x256", 183.3}}},
+        {"tensor", DG_ACCUMULATE_FAST, 4096, 7168, 2048, {{"fast_128x256", 92.4}}},
+        {"tensor", DG_ACCUMULATE_PRECISE, 2048, 8192, 8192, {{"precise_256x128", 192.1}}},
+        {"tensor", DG_ACCUMULATE_PRECISE, 4096, 7168, 2048, {{"precise_256x128", 93.3}}},
+        {"tensor", DG_ACCUMULATE_PRECISE, 512, 4096, 4096, {{"precise_128x128", 16.8}}},
+        {"tensor",
+         DG_ACCUMULATE_PRECISE,
+         4096,
+         576,
+         7168,
+         {{"precise_256x128", 41.2}, {"precise_128x192", 32.3}, {"precise_128x144", 28.3}}},
+        {"block128",
+         DG_ACCUMULATE_PRECISE,
+         2048,
+         8192,
+         8192,
+         {{"block128_256x128", 199.9}, {"block128_192x128", 228.4}, {"block128_128x128", 226.9}}},
+        {"block128",
+         DG_ACCUMULATE_PRECISE,
+         4096,
+         576,
+         7168,
+         {{"block128_256x128", 45.7}, {"block128_128x192", 34.1}, {"block128_128x144", 31.6}}},
+        {"block1x128", DG_ACCUMULATE_PRECISE, 2048, 8192, 8192, {{"column128_128x128", 290.3}}},
+        {"block32", DG_ACCUMULATE_PRECISE, 2048, 8192, 8192, {{"block32_128x128", 318.5}}},
+        {"block32", DG_ACCUMULATE_PRECISE, 4096, 7168, 2048, {{"block32_128x128", 148.5}}},
+        {"block32", DG_ACCUMULATE_PRECISE, 4096, 576, 7168, {{"block32_128x128", 71.4}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dg_gemm g =
+            gemm_of(recipe_named(cases[i].recipe), cases[i].m, cases[i].n, cases[i].k, DG_BF16);
+        g.accumulation = cases[i].accumulation;
+        dgi_sm90_plan chosen, plan;
+        assert_ok(dgi_sm90_choose(&g, UNITS, NULL, &chosen));
+        double best = 0, taken = 0;
+        for (int j = 0; j < 3 && cases[i].kernels[j].us > 0; j++) {
+            char name[96];
+            const double us = cases[i].kernels[j].us;
+            snprintf(name, sizeof name, "gemm_e4m3_e4m3_%s__sm90a", cases[i].kernels[j].main_loop);
+            assert_ok(dgi_sm90_choose(&g, UNITS, name, &plan));
+            const double mhz = plan.cycles / us;
+            if (mhz < 1500 || mhz > 1850)
+                fail_msg("%s: %.0f cycles predicted for %.1f us", gemm_text(&g), plan.cycles, us);
+            best = j == 0 || us < best ? us : best;
+            taken = plan.kernel == chosen.kernel ? us : taken;
+        }
+        if (taken == 0 || taken > best * 1.03)
+            fail_msg("%s: %s is chosen, which takes %.1f us where another takes %.1f",
+                     gemm_text(&g), dgi_sm90_kernels[chosen.kernel].name, taken, best);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -155,7 +225,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_once),   cmocka_unit_test(swizzle_meets_no_bank_twice),
         cmocka_unit_test(kernel_table),      cmocka_unit_test(plans_of_random_problems),
-        cmocka_unit_test(every_recipe_runs), cmocka_unit_test(refusals),
+        cmocka_unit_test(every_recipe_runs), cmocka_unit_test(predictions_fit_measurements),
+        cmocka_unit_test(refusals),
     };
     return test_run(argc, argv, tests);
 }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the planners assume of the kernels' speed: every measured constant they use, and nothing
+ * else. All were measured on one H200 (132 multiprocessors, driver 580, CUDA 13.0) in short runs,
+ * in which the clock is 1560 to 1800 MHz; docs/hopper-log.md and docs/decode-log.md have the runs.
+ * `deepgemm tune` says by which factors they are off on another chip or after a change.
+ */
+#ifndef DGI_TUNING_SM90_H
+#define DGI_TUNING_SM90_H
+
+/* ---- kernels for many tokens (plan_sm90.c) ---------------------------------------------- */
+
+/*
+ * Cycles of one stage, 128 of K, of one tile: the last column of kernels_sm90.def. Where a log
+ * gives the cycles C of a whole product, they are ((C - start) / rounds of tiles - tile - element *
+ * elements of a tile) / stages of a tile. test_plan_sm90 holds them against the measured times.
+ */
+enum {
+    /* 2048x8192x8192, all kernels in turn */
+    DGI_FAST_128x256 = 1130,
+    DGI_PRECISE_256x128 = 1175,
+    DGI_PRECISE_192x128 = 880,
+    DGI_PRECISE_128x128 = 650,
+    DGI_BLOCK128_256x128 = 1230,
+    DGI_BLOCK128_192x128 = 920,
+    DGI_BLOCK128_128x128 = 700,
+    DGI_COLUMN128_128x128 = 930,
+    DGI_BLOCK32_128x128 = 1080,
+    DGI_COLUMN32_128x128 = 2700,
+    /* 4096x576x7168, a round of 64 or 96 tiles */
+    DGI_PRECISE_128x192 = 920,
+    DGI_PRECISE_128x144 = 740,
+    DGI_BLOCK128_128x192 = 990,
+    DGI_BLOCK128_128x144 = 865,
+};
+/* Cycles until the first tile's first bytes arrive, traced inside the kernel. */
+#define DGI_START_CYCLES   3000.0
+/* Of a tile, and of each of its elements, from its last product to the next tile's first. */
+#define DGI_TILE_CYCLES    600.0
+#define DGI_ELEMENT_CYCLES 0.06
+
+/* ---- grouped kernels (plan_grouped_sm90.c) ---------------------------------------------- */
+
+/* As above, the last column of kernels_sm90_grouped.def; none was measured on its own. */
+enum {
+    DGI_GROUPED_PRECISE_128x128 = 700,
+    DGI_GROUPED_PRECISE_64x128 = 500,
+    DGI_GROUPED_BLOCK128_256x128 = 1380,
+    DGI_GROUPED_BLOCK128_128x128 = 750,
+    DGI_GROUPED_BLOCK128_64x128 = 500,
+    DGI_GROUPED_COLUMN128_128x128 = 1020,
+    DGI_GROUPED_BLOCK32_128x128 = 1370,
+    DGI_GROUPED_COLUMN32_64x128 = 2700,
+};
+/* Cycles of a tile beside its stages, of any size. */
+#define DGI_GROUPED_TILE_CYCLES 2500.0
+
+/* ---- kernels for few tokens (plan_decode_sm90.c) ---------------------------------------- */
+
+/*
+ * Fitted to the splits of K that were fastest for eight weights of 4.6 to 117 MB, M = 1 to 32,
+ * which they reproduce; the times themselves they predict within a third. All are cycles of one
+ * CTA, with a part that each token adds.
+ */
+#define DGI_FEW_STAGE_CYCLES          230.0 /* of a stage: 128 of K, 128 rows of B         */
+#define DGI_FEW_STAGE_TOKEN_CYCLES    7.5
+#define DGI_FEW_TILE_CYCLES           300.0 /* of a tile's end, which a cluster's CTAs share */
+#define DGI_FEW_TILE_TOKEN_CYCLES     150.0
+#define DGI_FEW_EXCHANGE_CYCLES       700.0 /* of each doubling of the CTAs that share a tile */
+#define DGI_FEW_EXCHANGE_TOKEN_CYCLES 8.0
+/* Of a launch: its beginning and its end. */
+#define DGI_FEW_LAUNCH_CYCLES         5000.0
+/* Bytes of B a cycle that the memory gives to all multiprocessors together. */
+#define DGI_FEW_MEMORY_BYTES          2500.0
+/*
+ * CTAs of a launch for each multiprocessor, which has room for two: 2 where K is not split, else
+ * fewer, which leaves room for the next kernel's beginning (measured: 224 on 132 help, 256 harm).
+ */
+#define DGI_FEW_CTAS_UNSPLIT          2.0
+#define DGI_FEW_CTAS_SPLIT            1.8
+
+/* ---- between the two families (cuda/gemm.c) --------------------------------------------- */
+
+/* Up to so many tokens the kernels for few run, whatever is predicted. */
+enum { DGI_ALWAYS_FEW = 32 };
+/*
+ * By so many cycles the prediction for few tokens may exceed the one for many, which knows nothing
+ * of the launch itself nor of the memory's speed. An estimate: where the families cross has not
+ * been measured.
+ */
+#define DGI_FAVOUR_FEW_CYCLES 5000.0
+
+#endif
