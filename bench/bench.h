@@ -121,6 +121,7 @@ typedef struct bench_setup {
     bench_fill fill;
     bool packed, warm;
     double seconds;                             /* for each measurement */
+    int cases;                                  /* of the run           */
     const char *peer_missing[bench_peer_count]; /* why a peer does not run; NULL: it does */
 } bench_setup;
 

@@ -186,6 +186,7 @@ cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, 
     cJSON_AddStringToObject(root, "fill", fill_names[setup->fill]);
     cJSON_AddStringToObject(root, "weights", setup->packed ? "packed" : "rows");
     cJSON_AddStringToObject(root, "caches", setup->warm ? "warm" : "cold");
+    cJSON_AddNumberToObject(root, "cases", setup->cases);
     cJSON *peers = cJSON_AddObjectToObject(root, "peers");
     for (int p = 0; p < bench_peer_count; p++)
         cJSON_AddStringToObject(peers, bench_peers[p]->name, about_peer(setup, p));

@@ -74,6 +74,8 @@ def geometric_mean(values):
 
 def means(result):
     rows = result["rows"]
+    if len(rows) < result.get("cases", 0):
+        yield f"ended early: {len(rows)} of {result['cases']} cases"
     yield (f"{result['chip']}, {result['regime']}, SM clock {result['sm_mhz']:.0f} MHz, "
            f"{result['peers']['cublaslt_fp8']}, commit {result['commit']}, {result['date'][:10]}")
     yield ""

@@ -115,7 +115,7 @@ int cli_accuracy(int argc, char **argv)
             accuracy_calibrate(&a);
         accuracy_run_row(&a, row);
         if (output != NULL)
-            accuracy_save(&a, output);
+            cli_json_save(output, accuracy_json(&a));
     }
     if (json)
         cli_json_print(accuracy_json(&a));

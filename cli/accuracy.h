@@ -63,7 +63,6 @@ void accuracy_run_row(accuracy *a, int row);
 
 /* The results as JSON. Reading dies unless the file was made with the same settings. */
 cJSON *accuracy_json(const accuracy *a);
-void accuracy_save(const accuracy *a, const char *path);
 void accuracy_load(accuracy *a, const char *path);
 
 void accuracy_print(const accuracy *a);

@@ -174,21 +174,6 @@ cJSON *accuracy_json(const accuracy *a)
     return root;
 }
 
-void accuracy_save(const accuracy *a, const char *path)
-{
-    cJSON *root = accuracy_json(a);
-    char *text = cJSON_Print(root), *temporary = cli_format("%s.new", path);
-    FILE *file = fopen(temporary, "w");
-    if (text == NULL || file == NULL)
-        cli_die("%s: %m", temporary);
-    bool written = fprintf(file, "%s\n", text) > 0;
-    if (fclose(file) != 0 || !written || rename(temporary, path) != 0)
-        cli_die("%s: %m", path);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    free(temporary);
-}
-
 static char *read_text(const char *path)
 {
     FILE *file = fopen(path, "rb");

@@ -24,7 +24,7 @@ static const int64_t sweep_sizes[] = {1,  2,  3,  4,   5,   6,   8,   12,  16,  
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 typedef struct request {
-    const char *file, *recipe, *commit, *plot, *device;
+    const char *file, *recipe, *commit, *plot, *device, *output;
     int64_t m, n, k, threads;
     int weights, fill;
     bool quantize, sweep, warm, sustained, no_peers, json;
@@ -111,13 +111,20 @@ static void plot_sweep(const char *path, const bench_result *results, int count)
     free(x);
 }
 
+static void save(const request *r, const bench_setup *setup, const bench_result *results, int count)
+{
+    if (r->output != NULL)
+        cli_json_save(r->output, bench_report_json(setup, results, count, r->commit));
+}
+
 static int run(const request *r, double seconds)
 {
     bench_cases cases = find_cases(r);
     bench_setup setup = {.fill = (bench_fill)r->fill,
                          .packed = r->weights == 0,
                          .warm = r->warm,
-                         .seconds = seconds};
+                         .seconds = seconds,
+                         .cases = cases.count};
     cli_check(dg_create(&setup.context, DG_CPU, &r->options), "opening the processor");
     cli_check(dg_get_device_info(setup.context, &setup.device), "asking for the processor");
     open_peers(&setup, r);
@@ -126,8 +133,10 @@ static int run(const request *r, double seconds)
 
     bench_result *results = cli_alloc((size_t)cases.count * sizeof *results);
     cli_progress progress = cli_progress_start("bench", cases.count);
+    save(r, &setup, results, 0); /* where that fails, before the work */
     for (int i = 0; i < cases.count; i++) {
         results[i] = (r->quantize ? bench_quantize : bench_gemm)(&setup, &cases.items[i]);
+        save(r, &setup, results, i + 1);
         cli_progress_update(&progress, i + 1);
     }
     cli_progress_end(&progress);
@@ -159,6 +168,7 @@ static int run_gpu(const request *r, int ordinal, double seconds)
                        .fill = (bench_fill)r->fill,
                        .seconds = seconds,
                        .commit = r->commit,
+                       .output = r->output,
                        .options = r->options};
     if (r->file != NULL || r->sweep || r->m > 0 || r->n > 0 || r->k > 0)
         gpu.cases = find_cases(r);
@@ -198,6 +208,8 @@ int cli_bench(int argc, char **argv)
          "cap the instructions: generic, avx2, avx512, avx512_bf16"},
         {"kernel", "NAME", CLI_TEXT, &r.options.kernel, "use this kernel only (see info)"},
         {"commit", "ID", CLI_TEXT, &r.commit, "the source's commit, noted in the JSON"},
+        {"output", "FILE.json", CLI_TEXT, &r.output,
+         "keep the JSON here, after each case: an interruption loses one case at most"},
         {"json", NULL, CLI_FLAG, &r.json, "print one JSON object"},
         {0},
     };

@@ -93,6 +93,11 @@ char *cli_seconds(char *text, double seconds);
 
 /* Prints the object on stdout, as all that a command with --json prints there, and deletes it. */
 void cli_json_print(cJSON *object);
+/*
+ * Puts the object into a file and deletes it. The file takes the place of an earlier one in one
+ * step, so that long work can save again and again and is never without its last result.
+ */
+void cli_json_save(const char *path, cJSON *object);
 
 /* A progress bar on stderr; silent unless stderr is a terminal. */
 typedef struct cli_progress {

@@ -99,6 +99,20 @@ void cli_json_print(cJSON *object)
     cJSON_Delete(object);
 }
 
+void cli_json_save(const char *path, cJSON *object)
+{
+    char *text = cJSON_Print(object), *temporary = cli_format("%s.new", path);
+    FILE *file = fopen(temporary, "w");
+    if (text == NULL || file == NULL)
+        cli_die("%s: %m", temporary);
+    bool written = fprintf(file, "%s\n", text) > 0;
+    if (fclose(file) != 0 || !written || rename(temporary, path) != 0)
+        cli_die("%s: %m", path);
+    cJSON_free(text);
+    cJSON_Delete(object);
+    free(temporary);
+}
+
 double cli_now(void)
 {
     struct timespec now;

@@ -11,6 +11,7 @@
 int cli_tune(int argc, char **argv)
 {
     const char *device = "cuda:0", *cases = NULL, *recipe = NULL, *commit = NULL;
+    const char *output = NULL;
     double seconds = 0;
     bool json = false;
     const cli_option options[] = {
@@ -19,6 +20,8 @@ int cli_tune(int argc, char **argv)
         {"recipe", "NAME", CLI_TEXT, &recipe, "only this recipe of the default cases"},
         {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.03)"},
         {"commit", "ID", CLI_TEXT, &commit, "the source's commit, noted in the JSON"},
+        {"output", "FILE.json", CLI_TEXT, &output,
+         "keep the JSON here, after each case: an interruption loses one case at most"},
         {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
         {0},
     };
@@ -41,6 +44,7 @@ int cli_tune(int argc, char **argv)
                            .json = json,
                            .seconds = seconds,
                            .commit = commit,
+                           .output = output,
                            .options = DG_CONTEXT_OPTIONS_INIT};
     if (cases != NULL)
         bench_cases_read(&request.cases, cases);

@@ -12,12 +12,11 @@ export LD_LIBRARY_PATH=.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 commit=$(git describe --always --dirty --exclude '*')
 mkdir -p "$folder"
 
-run() { # run <name> <options of bench>: the result is there in full or not at all
+run() { # run <name> <options of bench>
     name=$1
     shift
     echo "$name: deepgemm bench $*"
-    "$tool" bench "$@" --commit "$commit" --json >"$folder/$name.json.part"
-    mv "$folder/$name.json.part" "$folder/$name.json"
+    "$tool" bench "$@" --commit "$commit" --output "$folder/$name.json"
 }
 
 for round in 1 2 3; do # bandwidth and clock change from minute to minute

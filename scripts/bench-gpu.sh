@@ -60,12 +60,11 @@ if wanted sanitizer && command -v compute-sanitizer >/dev/null; then
     done
 fi
 
-bench() { # bench NAME OPTION...: the result is there in full or not at all
+bench() { # bench NAME OPTION...: a case's result is there as soon as it is measured
     name=$1
     shift
-    if "$build/deepgemm" bench --device "$device" --commit "$commit" --json "$@" \
-        >"$result/$name.json.part" 2>>"$log"; then
-        mv "$result/$name.json.part" "$result/$name.json"
+    if "$build/deepgemm" bench --device "$device" --commit "$commit" \
+        --output "$result/$name.json" "$@" >>"$log" 2>&1; then
         echo "ok      bench $name"
     else
         echo "FAILED  bench $name"

@@ -16,6 +16,7 @@ typedef struct gpu_bench {
     bench_fill fill;
     bool packed, warm;
     double seconds; /* for each measurement */
+    int cases;      /* of the run           */
 } gpu_bench;
 
 typedef struct gpu_result {
@@ -58,8 +59,8 @@ typedef struct gpu_request {
     const char *recipe; /* of the usual cases, or NULL: all */
     bool quantize, packed, warm, sustained, no_peers, json;
     bench_fill fill;
-    double seconds; /* 0: the default */
-    const char *commit, *plot;
+    double seconds;              /* 0: the default */
+    const char *commit, *output; /* output: keeps the JSON after each case, or NULL */
     dg_context_options options;
 } gpu_request;
 

@@ -181,6 +181,7 @@ cJSON *gpu_report_json(const gpu_bench *b, const gpu_result *results, int count,
     cJSON_AddStringToObject(root, "fill", fill_names[b->fill]);
     cJSON_AddStringToObject(root, "weights", b->packed ? "packed" : "rows");
     cJSON_AddStringToObject(root, "caches", b->warm ? "warm" : "cold");
+    cJSON_AddNumberToObject(root, "cases", b->cases);
     cJSON *peers = cJSON_AddObjectToObject(root, "peers");
     cJSON_AddStringToObject(peers, "cublaslt_fp8", b->about_peer);
     cJSON_AddStringToObject(peers, "cublas_bf16", b->about_peer);

@@ -68,15 +68,24 @@ bool gpu_same_shape(const bench_case *x, const bench_case *y)
     return x->m == y->m && x->n == y->n && x->k == y->k;
 }
 
+static void save(const gpu_request *request, const gpu_bench *b, const gpu_result *results,
+                 int count)
+{
+    if (request->output != NULL)
+        cli_json_save(request->output, gpu_report_json(b, results, count, request->commit));
+}
+
 int gpu_bench_run(const gpu_request *request)
 {
     bench_cases cases = gpu_cases(request);
     gpu_bench b;
     gpu_bench_open(&b, request);
+    b.cases = cases.count;
     gpu_result *results = cli_alloc((size_t)(cases.count + 1) * sizeof *results);
     cli_progress progress = cli_progress_start("bench", cases.count);
     gpu_operands *operands = NULL;
     bench_time bf16 = {0};
+    save(request, &b, results, 0); /* where that fails, before the work */
     for (int i = 0; i < cases.count; i++) {
         const bench_case *item = &cases.items[i];
         if (i == 0 || !gpu_same_shape(item, item - 1)) {
@@ -87,6 +96,7 @@ int gpu_bench_run(const gpu_request *request)
         }
         results[i] = (request->quantize ? gpu_bench_quantize : gpu_bench_gemm)(&b, operands, item);
         results[i].bf16 = bf16;
+        save(request, &b, results, i + 1);
         cli_progress_update(&progress, i + 1);
     }
     cli_progress_end(&progress);

@@ -132,6 +132,16 @@ static bool find_best(const tuning *t, int item, const trial **best, const trial
     return *best != NULL && *chosen != NULL;
 }
 
+/* What all trials so far say about the constants. */
+static void judge(tuning *t)
+{
+    find_cycles(t);
+    for (int k = 0; k < t->kernel_count; k++) {
+        t->kernels[k] = (kernel_fit){.info = t->kernels[k].info};
+        fit(t, k);
+    }
+}
+
 static void print_tables(const tuning *t)
 {
     printf("deepgemm %s on %s, burst\n\n", dg_version(), t->bench.gpu.name);
@@ -177,6 +187,7 @@ static cJSON *json(const tuning *t, const char *commit)
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
     cJSON_AddStringToObject(root, "chip", t->bench.gpu.name);
+    cJSON_AddNumberToObject(root, "cases", t->cases.count);
     cJSON *kernels = cJSON_AddArrayToObject(root, "kernels");
     for (int k = 0; k < t->kernel_count; k++) {
         const kernel_fit *f = &t->kernels[k];
@@ -209,6 +220,12 @@ static cJSON *json(const tuning *t, const char *commit)
     return root;
 }
 
+static void save(const gpu_request *request, const tuning *t)
+{
+    if (request->output != NULL)
+        cli_json_save(request->output, json(t, request->commit));
+}
+
 int gpu_tune_run(const gpu_request *request)
 {
     tuning t = {.cases = gpu_cases(request)};
@@ -220,6 +237,7 @@ int gpu_tune_run(const gpu_request *request)
         options.kernel = t.kernels[k].info.name;
         cli_check(dg_create(&contexts[k], request->device, &options), "opening the GPU");
     }
+    save(request, &t); /* where that fails, before the work */
     cli_progress progress = cli_progress_start("tune", t.cases.count);
     gpu_operands *operands = NULL;
     for (int i = 0; i < t.cases.count; i++) {
@@ -230,14 +248,13 @@ int gpu_tune_run(const gpu_request *request)
             operands = gpu_operands_new(&t.bench, c->m, c->n, c->k);
         }
         measure(&t, i, operands, contexts);
+        judge(&t);
+        save(request, &t);
         cli_progress_update(&progress, i + 1);
     }
     cli_progress_end(&progress);
     if (operands != NULL)
         gpu_operands_free(&t.bench, operands);
-    find_cycles(&t);
-    for (int k = 0; k < t.kernel_count; k++)
-        fit(&t, k);
     if (request->json)
         cli_json_print(json(&t, request->commit));
     else

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* deepgemm bench: what its numbers must satisfy, case files, the plot, peers that are absent. */
+#include "files.h"
 #include "test.h"
 #include "tool.h"
 
@@ -199,6 +200,34 @@ static void wrong_results_are_not_timed(void **state)
     tool_free(&r);
 }
 
+/* What was measured before a run ended early is in the file, which is whole at any time. */
+static void output_keeps_finished_cases(void **state)
+{
+    (void)state;
+    const char *path = write_file("cases.txt", "tensor 1 9 70\ntensor 2 9 70\n");
+    tool_result r =
+        tool_run("DEEPGEMM_OPENBLAS=" FAKE_OPENBLAS,
+                 "bench --cases %s --seconds 0.002 --warm --output %s/kept.json", path, folder);
+    tool_expect(&r, 1); /* the fake OpenBLAS is wrong for M = 2 */
+    tool_free(&r);
+    char kept[256];
+    snprintf(kept, sizeof kept, "%s/kept.json", folder);
+    size_t bytes;
+    char *text = files_read(kept, &bytes);
+    cJSON *root = cJSON_Parse(text), *rows = cJSON_GetObjectItem(root, "rows");
+    assert_int_equal(tool_number(root, "cases"), 2);
+    assert_int_equal(cJSON_GetArraySize(rows), 1);
+    assert_string_equal(tool_string(rows->child, "case"), "tensor 1 9 70 e4m3 e4m3 bf16");
+    cJSON_Delete(root);
+    free(text);
+
+    /* A place that cannot be written is noticed before anything is measured. */
+    r = tool_run("", "bench --m 1 --n 9 --k 70 --seconds 1000 --output %s/absent/x.json", folder);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "absent/x.json.new: No such file or directory"));
+    tool_free(&r);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -208,7 +237,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    static const char *const names[] = {"cases.txt", "wrong.txt", "sweep.svg"};
+    static const char *const names[] = {"cases.txt", "wrong.txt", "sweep.svg", "kept.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
@@ -227,6 +256,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(absent_peers_are_named),
         cmocka_unit_test(peers_have_the_same_instructions),
         cmocka_unit_test(wrong_results_are_not_timed),
+        cmocka_unit_test(output_keeps_finished_cases),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
