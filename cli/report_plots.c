@@ -93,6 +93,24 @@ static int by_series_and_x(const void *a, const void *b)
     return (p->x > q->x) - (p->x < q->x);
 }
 
+/* Points in per cent, sorted, with a line through those of a series. */
+static void draw_points(FILE *out, const point *points, int count, char *const *series,
+                        const report_axis *x, const report_axis *y)
+{
+    enum { pixels = 300 };
+    report_field_begin(out, x, y, pixels);
+    for (int i = 0; i < count; i++) {
+        const point *p = &points[i];
+        double px = report_place(x, p->x), py = report_place(y, p->y);
+        if (i > 0 && p->series == p[-1].series)
+            report_line(out, report_place(x, p[-1].x), report_place(y, p[-1].y), px, py, p->series);
+        char *text = cli_format("%s %g: %.3g %%", series[p->series], p->x, p->y);
+        report_point(out, px, py, p->series, text);
+        free(text);
+    }
+    report_field_end(out, x);
+}
+
 static void plot_errors(FILE *out, const cJSON *rows)
 {
     point *points = cli_alloc((size_t)cJSON_GetArraySize(rows) * sizeof *points);
@@ -121,19 +139,7 @@ static void plot_errors(FILE *out, const cJSON *rows)
         report_figure_begin(out, "Error by layer",
                             "Relative error of each layer, over the number of its block.",
                             (const char *const *)series, series_count);
-        enum { pixels = 300 };
-        report_field_begin(out, &x, &y, pixels);
-        for (int i = 0; i < count; i++) {
-            double px = report_place(&x, points[i].x), py = report_place(&y, points[i].y);
-            if (i > 0 && points[i].series == points[i - 1].series)
-                report_line(out, report_place(&x, points[i - 1].x),
-                            report_place(&y, points[i - 1].y), px, py, points[i].series);
-            char *text =
-                cli_format("%s %g: %.3g %%", series[points[i].series], points[i].x, points[i].y);
-            report_point(out, px, py, points[i].series, text);
-            free(text);
-        }
-        report_field_end(out, &x);
+        draw_points(out, points, count, series, &x, &y);
         report_figure_end(out);
     }
     for (int i = 0; i < series_count; i++)
@@ -250,6 +256,60 @@ static void plot_speed(FILE *out, const cJSON *rows)
     }
     for (int i = 0; i < series_count; i++)
         free(series[i]);
+}
+
+/* ---- utilisation by depth of the pipeline -------------------------------------------- */
+
+/* One case: a line for each main loop. */
+static void plot_depth(FILE *out, const cJSON *rows, const char *name)
+{
+    point *points = cli_alloc((size_t)cJSON_GetArraySize(rows) * sizeof *points);
+    char *series[REPORT_COLORS] = {0};
+    int count = 0, series_count = 0;
+    double most = 0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        point p = {0};
+        const char *main_loop = report_string(row, "main_loop");
+        if (main_loop == NULL || !tensors_same(report_string(row, "case"), name) ||
+            !report_number(row, "stages", &p.x) || !report_number(row, "floor_share", &p.y))
+            continue;
+        p.y *= 100;
+        p.series = series_named(series, &series_count, cli_format("%s", main_loop));
+        most = fmax(most, p.x);
+        points[count++] = p;
+    }
+    qsort(points, (size_t)count, sizeof *points, by_series_and_x);
+    char *title = cli_format("Utilisation by depth: %s", name);
+    const report_axis x = {1, most + 1, false, ""}, y = {0, 100, false, " %"};
+    report_figure_begin(out, title,
+                        "Share of the speed that arithmetic or memory allows, over the stages of "
+                        "the pipeline; higher is faster.",
+                        (const char *const *)series, series_count);
+    free(title);
+    draw_points(out, points, count, series, &x, &y);
+    report_figure_end(out);
+    for (int i = 0; i < series_count; i++)
+        free(series[i]);
+    free(points);
+}
+
+/* Rows of a case follow each other. */
+static void plot_depths(FILE *out, const cJSON *rows)
+{
+    const char *last = NULL;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *name = report_string(row, "case");
+        double value;
+        if (name == NULL || tensors_same(name, last) || report_string(row, "main_loop") == NULL ||
+            !report_number(row, "stages", &value) || !report_number(row, "floor_share", &value))
+            continue;
+        last = name;
+        plot_depth(out, rows, name);
+    }
 }
 
 /* ---- histograms and clip points ------------------------------------------------------ */
@@ -415,6 +475,7 @@ void report_plots(FILE *out, const cJSON *rows)
     plot_errors(out, rows);
     plot_causes(out, rows);
     plot_speed(out, rows);
+    plot_depths(out, rows);
     plot_histograms(out, rows);
     plot_methods(out, rows, "top1_agreement", -100, 100, "Other predictions",
                  "Per cent of the tokens for which FP8 and 16 bits predict another next token; "

@@ -13,7 +13,8 @@ find_path(DEEPGEMM_CUDA_INCLUDE cuda.h HINTS ${nvcc_folder}/../include REQUIRED)
 
 set(shared_headers copy_rules grouped_schedule host_device packed_sm90 swizzle tile_order) # of src/core, compiled by nvcc too
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
-list(TRANSFORM shared_headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.h")
+set(core ${PROJECT_SOURCE_DIR}/src/core)
+list(TRANSFORM shared_headers REPLACE "(.+)" "${core}/\\1.h")
 set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
 file(MAKE_DIRECTORY ${cubin_folder})
 # A kernel that spills registers or uses local memory does not build.
@@ -23,7 +24,6 @@ set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_9
 # One cubin of `source` for each row of a kernel table; `columns` names the macros that the row's
 # values become. Adds to cubins.
 function(compile_table table macro source columns)
-  set(table ${PROJECT_SOURCE_DIR}/src/core/${table})
   set(source ${PROJECT_SOURCE_DIR}/src/cuda/device/${source})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   file(STRINGS ${table} rows REGEX "^${macro}\\(")
@@ -51,12 +51,24 @@ function(compile_table table macro source columns)
   set(cubins ${cubins} PARENT_SCOPE)
 endfunction()
 
-compile_table(kernels_sm90.def DGI_SM90 gemm_dense.cu
-  "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN;ROWS")
-compile_table(kernels_sm90_grouped.def DGI_SM90 gemm_grouped.cu
-  "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN;ROWS")
+set(columns "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN;ROWS")
+compile_table(${core}/kernels_sm90.def DGI_SM90 gemm_dense.cu "${columns}")
+compile_table(${core}/kernels_sm90_grouped.def DGI_SM90 gemm_grouped.cu "${columns}")
+if(DEEPGEMM_SWEEP)
+  set(sweep ${PROJECT_BINARY_DIR}/sweep/kernels_sm90_sweep.def)
+  file(STRINGS ${core}/kernels_sm90.def rows REGEX "^DGI_SM90\\(.*, E4M3, E4M3,")
+  set(deeper "")
+  foreach(row ${rows})
+    string(REGEX MATCH "^(.*)(__sm90a, E4M3, E4M3, [0-9]+, [0-9]+, [0-9]+, [0-9]+, )([0-9]+)(,.*)$" row "${row}")
+    foreach(stages RANGE 2 ${CMAKE_MATCH_3})
+      string(APPEND deeper "${CMAKE_MATCH_1}_s${stages}${CMAKE_MATCH_2}${stages}${CMAKE_MATCH_4}\n")
+    endforeach()
+  endforeach()
+  file(CONFIGURE OUTPUT ${sweep} CONTENT "${deeper}")
+  compile_table(${sweep} DGI_SM90 gemm_dense.cu "${columns}")
+endif()
 # The weights, B, are the first operand of wgmma there.
-compile_table(kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
+compile_table(${core}/kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
   "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K")
 
 # The small kernels: one in each other .cu file.

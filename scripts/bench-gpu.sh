@@ -7,8 +7,9 @@
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
 # Writes burst.json, sustained.json and quantize.json; prints a short table last. About four minutes.
-# DEVICE=cuda:1 chooses another GPU, STEPS="tests sanitizer bench" what is done; COMMIT is noted in the
-# results.
+# DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS="tests sanitizer bench" is
+# what is done; STEPS=depth measures how deep the pipeline should be, in a build with DEEPGEMM_SWEEP=ON,
+# and writes depth.json and depth.html.
 set -u
 build=${1:?which build folder?}
 result=${2:?which folder for the results?}
@@ -72,6 +73,11 @@ bench() { # bench NAME OPTION...: a case's result is there as soon as it is meas
         failed=$((failed + 1))
     fi
 }
+if wanted depth; then
+    step "tune depth" "$build/deepgemm" tune --device "$device" --commit "$commit" \
+        --cases "$(dirname "$0")/../bench/depth.txt" --output "$result/depth.json"
+    step "report depth" "$build/deepgemm" report "$result/depth.json" -o "$result/depth.html"
+fi
 wanted bench || exit "$((failed > 0))"
 bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192

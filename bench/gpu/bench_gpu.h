@@ -38,8 +38,8 @@ void gpu_operands_free(gpu_bench *b, gpu_operands *o);
 bench_time gpu_bench_bf16(gpu_bench *b, gpu_operands *o);
 /* Checks deepgemm's product, and its peer's, on sampled elements, then times them. */
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item);
-/* Only deepgemm's time, in another context; no repeats where it refuses. */
-bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
+/* The same in another context and without peers; no repeats where it refuses. */
+gpu_result gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
                            dg_context *context);
 /* The cycles that the planner predicts for the kernel that it chooses, 0 where there is none; and
  * those that would be left if K were 0. `name` may be NULL. */

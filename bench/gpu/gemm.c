@@ -415,26 +415,34 @@ gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item
                             .without_k = predict(&without_k, NULL, 0)};
 }
 
-bench_time gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
+/* What a case asks for; nothing is measured yet. */
+static gpu_result result_of(const run *r, const bench_case *item)
+{
+    const gpu_operands *o = r->operands;
+    gpu_result result = {.item = *item, .flops = 2.0 * item->m * item->n * item->k};
+    result.bytes = (double)(o->m * o->k + o->n * o->k) +
+                   (double)(o->m * o->n) * (double)dg_dtype_bytes(item->d) +
+                   (double)(scale_bytes(&r->gemm.scale_a) + scale_bytes(&r->gemm.scale_b));
+    result.floor = floor_of(&result);
+    return result;
+}
+
+gpu_result gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item,
                            dg_context *context)
 {
-    double mhz;
     run r = run_new(b, o, item, context);
+    gpu_result result = result_of(&r, item);
     r.kind = PEER_NONE;
-    if (!check(&r, "deepgemm", call_deepgemm, item))
-        return (bench_time){0};
-    return gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &mhz);
+    if (check(&r, "deepgemm", call_deepgemm, item))
+        result.time = gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &result.mhz);
+    return result;
 }
 
 gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)
 {
-    gpu_result result = {.item = *item, .flops = 2.0 * item->m * item->n * item->k};
     run r = run_new(b, o, item, b->context);
+    gpu_result result = result_of(&r, item);
     r.kind = PEER_NONE;
-    result.bytes = (double)(o->m * o->k + o->n * o->k) +
-                   (double)(o->m * o->n) * (double)dg_dtype_bytes(item->d) +
-                   (double)(scale_bytes(&r.gemm.scale_a) + scale_bytes(&r.gemm.scale_b));
-    result.floor = floor_of(&result);
     if (b->packed)
         pack_weights(&r);
     if (!check(&r, "deepgemm", call_deepgemm, item))

@@ -16,6 +16,7 @@
 typedef struct trial {
     int item, kernel;
     double seconds, cycles; /* measured, see find_cycles()           */
+    double floor, mhz;      /* as in gpu_result                      */
     double stages, tiles;   /* predicted cycles, their two parts     */
     bool chosen;            /* by the planner                        */
 } trial;
@@ -57,13 +58,15 @@ static void measure(tuning *t, int item, gpu_operands *operands, dg_context *con
         gpu_prediction predicted = gpu_predict(&t->bench, operands, c, contexts[k], NULL, 0);
         if (predicted.whole <= 0)
             continue;
-        bench_time time = gpu_time_kernel(&t->bench, operands, c, contexts[k]);
-        if (time.repeats == 0)
+        const gpu_result result = gpu_time_kernel(&t->bench, operands, c, contexts[k]);
+        if (result.time.repeats == 0)
             continue;
         t->trials[t->trial_count++] = (trial){
             .item = item,
             .kernel = k,
-            .seconds = time.median,
+            .seconds = result.time.median,
+            .floor = result.floor,
+            .mhz = result.mhz,
             .stages = predicted.whole - predicted.without_k,
             .tiles = predicted.without_k,
             .chosen = strcmp(t->kernels[k].info.name, chosen) == 0,
@@ -181,6 +184,21 @@ static void print_tables(const tuning *t)
     cli_table_print(factors);
 }
 
+/* Kernels that differ in nothing but the depth of their pipeline are named MAIN_LOOP_sDEPTH__....
+ */
+static void add_depth(cJSON *row, const char *kernel)
+{
+    const char *end = strstr(kernel, "__"), *depth = end;
+    while (depth != NULL && depth > kernel && depth[-1] >= '0' && depth[-1] <= '9')
+        depth--;
+    if (depth == NULL || depth == end || depth - kernel < 2 || strncmp(depth - 2, "_s", 2) != 0)
+        return;
+    char *main_loop = cli_format("%.*s", (int)(depth - 2 - kernel), kernel);
+    cJSON_AddStringToObject(row, "main_loop", main_loop);
+    cJSON_AddNumberToObject(row, "stages", strtod(depth, NULL));
+    free(main_loop);
+}
+
 static cJSON *json(const tuning *t, const char *commit)
 {
     cJSON *root = cJSON_CreateObject();
@@ -206,13 +224,20 @@ static cJSON *json(const tuning *t, const char *commit)
         const trial *r = &t->trials[i];
         const bench_case *c = &t->cases.items[r->item];
         cJSON *row = cJSON_CreateObject();
+        char *name = cli_format("%s %lld %lld %lld", c->recipe->name, (long long)c->m,
+                                (long long)c->n, (long long)c->k);
+        cJSON_AddStringToObject(row, "case", name);
+        free(name);
         cJSON_AddStringToObject(row, "recipe", c->recipe->name);
         cJSON_AddNumberToObject(row, "m", (double)c->m);
         cJSON_AddNumberToObject(row, "n", (double)c->n);
         cJSON_AddNumberToObject(row, "k", (double)c->k);
         cJSON_AddStringToObject(row, "kernel", t->kernels[r->kernel].info.name);
+        add_depth(row, t->kernels[r->kernel].info.name);
         cJSON_AddBoolToObject(row, "chosen", r->chosen);
         cJSON_AddNumberToObject(row, "us", r->seconds * 1e6);
+        cJSON_AddNumberToObject(row, "floor_share", r->floor / r->seconds);
+        cJSON_AddNumberToObject(row, "sm_mhz", r->mhz);
         cJSON_AddNumberToObject(row, "cycles", r->cycles);
         cJSON_AddNumberToObject(row, "predicted_cycles", r->stages + r->tiles);
         cJSON_AddItemToArray(rows, row);

@@ -157,6 +157,26 @@ static void speed_beside_the_floor(void **state)
     free(page);
 }
 
+static void utilisation_by_depth(void **state)
+{
+    (void)state;
+    char *page = page_of(
+        "{\"rows\": [{\"case\": \"block128 1 2 3\", \"main_loop\": \"wide\", \"stages\": 3, "
+        "\"floor_share\": 0.75}, {\"case\": \"block128 1 2 3\", \"main_loop\": \"wide\", "
+        "\"stages\": 2, \"floor_share\": 0.5}, {\"case\": \"block128 1 2 3\", \"main_loop\": "
+        "\"tall\", \"stages\": 2, \"floor_share\": 0.25}, {\"case\": \"block128 1 2 3\", "
+        "\"floor_share\": 0.8}, {\"case\": \"mx 1 2 3\", \"main_loop\": \"wide\", \"stages\": "
+        "2, \"floor_share\": 0.125}, {\"case\": \"none\", \"main_loop\": \"x\", \"stages\": 2}]}",
+        NULL);
+    expect_places_in_range(page);
+    assert_int_equal(count_of(page, "<figure>"), 2); /* one for each case */
+    assert_int_equal(count_of(page, "<circle"), 4);
+    assert_int_equal(count_of(page, "<line class='s"), 1); /* from 2 stages to 3 */
+    assert_non_null(strstr(page, "wide 3: 75 %"));
+    assert_non_null(strstr(page, "cx='66.67%' cy='25.00%'")); /* 3 on an axis from 1 to 4 */
+    free(page);
+}
+
 static void histograms_with_clip_points(void **state)
 {
     (void)state;
@@ -252,13 +272,10 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_and_their_causes),
-        cmocka_unit_test(speed_beside_the_floor),
-        cmocka_unit_test(histograms_with_clip_points),
-        cmocka_unit_test(methods_by_granularity),
-        cmocka_unit_test(any_json),
-        cmocka_unit_test(hostile_names_stay_text),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(errors_and_their_causes), cmocka_unit_test(speed_beside_the_floor),
+        cmocka_unit_test(utilisation_by_depth),    cmocka_unit_test(histograms_with_clip_points),
+        cmocka_unit_test(methods_by_granularity),  cmocka_unit_test(any_json),
+        cmocka_unit_test(hostile_names_stay_text), cmocka_unit_test(refusals),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
