@@ -7,7 +7,7 @@ ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 # Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
 TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
-.PHONY: all test python demo bench lint sanitize fuzz install clean help
+.PHONY: all test python demo accuracy bench lint sanitize fuzz soak install clean help
 
 all: ## build the library and the tool in build/
 	@scripts/setup.sh build
@@ -51,6 +51,9 @@ fuzz: ## fuzz every target for SECONDS=20 each
 	@CC=clang; export CC; $(call build,$(BUILD)-fuzz,$(ASAN) -DDEEPGEMM_FUZZ=ON \
 		-DDEEPGEMM_TESTS=OFF -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF)
 	@scripts/fuzz.sh $(BUILD)-fuzz $(SECONDS)
+
+soak: all ## run every test of random data with ever new seeds for SECONDS=20
+	@scripts/soak.sh $(BUILD) $(SECONDS)
 
 install: all ## install into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX) | grep -v '^-- Up-to-date'

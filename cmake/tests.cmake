@@ -11,7 +11,9 @@ add_library(test_support STATIC ${support_sources})
 target_include_directories(test_support PUBLIC src tests/support)
 target_link_libraries(test_support PUBLIC deepgemm_static OpenMP::OpenMP_C PkgConfig::CJSON
                                           PkgConfig::CMOCKA m dl)
-target_compile_definitions(test_support PUBLIC TEST_CASES="${PROJECT_SOURCE_DIR}/tests/cases")
+target_compile_definitions(test_support
+  PUBLIC TEST_CASES="${PROJECT_SOURCE_DIR}/tests/cases"
+  PRIVATE TEST_GOLDEN="${PROJECT_SOURCE_DIR}/tests/cli/golden")
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/unit/test_*.c tests/kernel/test_*.c
      tests/api/test_*.c tests/io/test_*.c tests/cli/test_*.c

@@ -98,10 +98,8 @@ const char *tool_string(const cJSON *object, const char *name)
 
 void tool_golden(const char *text, const char *name)
 {
-    /* This file is tests/support/tool.c, by its full path. */
     char path[4096];
-    snprintf(path, sizeof path, "%.*s../cli/golden/%s",
-             (int)(strrchr(__FILE__, '/') - __FILE__ + 1), __FILE__, name);
+    snprintf(path, sizeof path, "%s/%s", TEST_GOLDEN, name);
     const char *mode = getenv("DEEPGEMM_GOLDEN");
     bool write = mode != NULL && strcmp(mode, "write") == 0;
     FILE *file = fopen(path, write ? "w" : "r");
