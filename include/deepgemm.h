@@ -580,6 +580,14 @@ DG_API dg_status dg_grouped_run(dg_context *context, const dg_gemm *gemm, const 
 /** As dg_gemm_prepare(): afterwards a call like this one never allocates and can be captured. */
 DG_API dg_status dg_grouped_prepare(dg_context *context, const dg_gemm *gemm,
                                     const dg_groups *groups);
+/**
+ * As dg_gemm_explain(): the kernel that such a call takes, and why not another. Where `sizes` is
+ * not NULL it also says how the work would be dealt out if groups.sizes held them: it is host
+ * memory, and groups.sizes itself is not read.
+ */
+DG_API dg_status dg_grouped_explain(dg_context *context, const dg_gemm *gemm,
+                                    const dg_groups *groups, const int32_t *sizes, char *text,
+                                    size_t *text_bytes);
 
 /**
  * A table of problems, each a dg_gemm with sizes, addresses, strides, alpha, beta, C and bias of
@@ -642,6 +650,8 @@ DG_API dg_status dg_table_update_device(dg_table *table, const dg_table_values *
  * written, as dg_gemm_run does.
  */
 DG_API dg_status dg_table_run(dg_table *table, void *stream);
+/** As dg_grouped_explain(), for the problems that dg_table_set() has described. */
+DG_API dg_status dg_table_explain(dg_table *table, char *text, size_t *text_bytes);
 
 /* ---- comparison ---------------------------------------------------------------------- */
 

@@ -19,6 +19,8 @@
 #include "core/status.h"
 #include "deepgemm.h"
 
+#include <stdio.h>
+
 typedef struct dgi_backend {
     const char *name; /* "cpu", "cuda" */
 
@@ -37,9 +39,8 @@ typedef struct dgi_backend {
     dg_status (*gemm)(dg_context *context, const dg_gemm *gemm, void *stream);
     dg_status (*gemm_workspace)(dg_context *context, const dg_gemm *gemm, size_t *bytes);
     dg_status (*gemm_prepare)(dg_context *context, const dg_gemm *gemm);
-    /* Same contract as dg_gemm_explain. */
-    dg_status (*gemm_explain)(dg_context *context, const dg_gemm *gemm, char *text,
-                              size_t *text_bytes);
+    /* The lines of dg_gemm_explain. */
+    dg_status (*gemm_explain)(dg_context *context, const dg_gemm *gemm, FILE *text);
 
     dg_status (*quantize)(dg_context *context, const dg_quantize *quantize, void *stream);
     dg_status (*dequantize)(dg_context *context, const dg_dequantize *dequantize, void *stream);
@@ -56,12 +57,16 @@ typedef struct dgi_backend {
     dg_status (*grouped)(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                          void *stream);
     dg_status (*grouped_prepare)(dg_context *context, const dg_gemm *gemm, const dg_groups *groups);
+    /* The lines of dg_grouped_explain; `sizes` is host memory or NULL. */
+    dg_status (*grouped_explain)(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                                 const int32_t *sizes, FILE *text);
     /* Fills table->state; all else of the table is complete. */
     dg_status (*table_open)(dg_table *table);
     void (*table_close)(dg_table *table);
     dg_status (*table_update)(dg_table *table, void *stream);
     dg_status (*table_update_device)(dg_table *table, const dg_table_values *values, void *stream);
     dg_status (*table_run)(dg_table *table, void *stream);
+    dg_status (*table_explain)(dg_table *table, FILE *text);
 } dgi_backend;
 
 extern const dgi_backend dgi_backend_cpu;

@@ -4,6 +4,7 @@
  * there is nothing to do, and hands the rest to the context's backend.
  */
 #include "api/check.h"
+#include "api/text.h"
 
 #include <stdlib.h>
 
@@ -66,9 +67,10 @@ dg_status dg_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text, 
     DGI_TRY(take_gemm(context, gemm, &complete));
     if (text_bytes == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "text_bytes is NULL");
-    if (text == NULL)
-        *text_bytes = 0;
-    return context->backend->gemm_explain(context, &complete, text, text_bytes);
+    dgi_text lines;
+    DGI_TRY(dgi_text_open(&lines));
+    dg_status status = context->backend->gemm_explain(context, &complete, lines.stream);
+    return dgi_text_close(&lines, status, text, text_bytes);
 }
 
 /* ---- quantisation -------------------------------------------------------------------- */

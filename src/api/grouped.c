@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The public functions of grouped products and of tables of problems. */
 #include "api/check.h"
+#include "api/text.h"
 
 #include "core/grouped.h"
 
@@ -51,6 +52,21 @@ dg_status dg_grouped_prepare(dg_context *context, const dg_gemm *gemm, const dg_
     if (is_idle(&complete_gemm, &complete_groups))
         return DG_OK;
     return context->backend->grouped_prepare(context, &complete_gemm, &complete_groups);
+}
+
+dg_status dg_grouped_explain(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                             const int32_t *sizes, char *text, size_t *text_bytes)
+{
+    dg_gemm complete_gemm;
+    dg_groups complete_groups;
+    dgi_text lines;
+    DGI_TRY(take(context, gemm, groups, &complete_gemm, &complete_groups));
+    if (text_bytes == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "text_bytes is NULL");
+    DGI_TRY(dgi_text_open(&lines));
+    dg_status status = context->backend->grouped_explain(context, &complete_gemm, &complete_groups,
+                                                         sizes, lines.stream);
+    return dgi_text_close(&lines, status, text, text_bytes);
 }
 
 /* ---- tables -------------------------------------------------------------------------- */
@@ -147,4 +163,15 @@ dg_status dg_table_run(dg_table *table, void *stream)
 {
     DGI_TRY(check_table(table));
     return table->context->backend->table_run(table, stream);
+}
+
+dg_status dg_table_explain(dg_table *table, char *text, size_t *text_bytes)
+{
+    dgi_text lines;
+    DGI_TRY(check_table(table));
+    if (text_bytes == NULL)
+        return dgi_fail(DG_INVALID_ARGUMENT, "text_bytes is NULL");
+    DGI_TRY(dgi_text_open(&lines));
+    dg_status status = table->context->backend->table_explain(table, lines.stream);
+    return dgi_text_close(&lines, status, text, text_bytes);
 }

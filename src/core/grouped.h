@@ -41,4 +41,30 @@ static inline int64_t dgi_clamp_size(int64_t size, int64_t most)
     return size < 0 ? 0 : size > most ? most : size;
 }
 
+/*
+ * How evenly a call's work is dealt out, in its explanation: the work of the busiest and of the
+ * idlest, and who they are. The benchmark reads it.
+ */
+#define DGI_BALANCE_LINE "balance %.3f %.3f: the busiest and the idlest %s, where the mean is 1\n"
+
+/* A product's sizes. */
+typedef struct dgi_product_size {
+    int32_t m, n, k;
+} dgi_product_size;
+
+/*
+ * What grouped_setup makes of a call's sizes: one product for each group. Groups along K that no
+ * GPU can read (core/copy_rules.h) are listed like all others.
+ */
+void dgi_groups_products(const dg_gemm *gemm, const dg_groups *groups, const int32_t *sizes,
+                         dgi_product_size *products);
+
+/* The product that the groups of a call have in common, for the choice of a kernel. */
+typedef struct dgi_typical {
+    dg_gemm gemm; /* its types and scales, all that the groups may have; N, and a typical K */
+    int64_t products, rows;
+} dgi_typical;
+
+dgi_typical dgi_groups_typical(const dg_gemm *gemm, const dg_groups *groups);
+
 #endif

@@ -2,8 +2,11 @@
 /* The planner for grouped products on Hopper. */
 #include "core/plan_grouped_sm90.h"
 
+#include "core/grouped_schedule.h"
 #include "core/status.h"
 #include "core/tuning_sm90.h"
+
+#include <stdlib.h>
 
 const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
 #define DGI_SM90(name, a, b, ...) {#name, DG_##a, DG_##b, __VA_ARGS__},
@@ -18,19 +21,29 @@ static int64_t ceil_div(int64_t size, int64_t step)
     return (size + step - 1) / step;
 }
 
-static double cycles(const dgi_sm90_kernel *kernel, const dg_gemm *gemm, int64_t products,
-                     int64_t rows, int32_t units)
+/* Of one tile of a cluster. */
+static double tile_cycles(const dgi_sm90_kernel *kernel, int64_t k)
 {
-    const int64_t tiles = products * ceil_div(rows, kernel->tile_m) *
-                          ceil_div(gemm->d.cols, (int64_t)kernel->tile_n * kernel->cluster);
-    const int64_t rounds = ceil_div(tiles, units / kernel->cluster);
-    return (double)rounds *
-           ((double)ceil_div(gemm->a.cols, 128) * kernel->cycles + DGI_GROUPED_TILE_CYCLES);
+    return (double)ceil_div(k, 128) * kernel->cycles + DGI_GROUPED_TILE_CYCLES;
 }
 
-dg_status dgi_sm90_choose_grouped(const dg_gemm *gemm, int64_t products, int64_t rows,
-                                  int32_t units, int32_t *index)
+static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
 {
+    return (int64_t)kernel->tile_n * kernel->cluster;
+}
+
+static double cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical, int32_t units)
+{
+    const dg_gemm *gemm = &typical->gemm;
+    const int64_t tiles = typical->products * ceil_div(typical->rows, kernel->tile_m) *
+                          ceil_div(gemm->d.cols, cluster_cols(kernel));
+    const int64_t rounds = ceil_div(tiles, units / kernel->cluster);
+    return (double)rounds * tile_cycles(kernel, gemm->a.cols);
+}
+
+dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index)
+{
+    const dg_gemm *gemm = &typical->gemm;
     double best = 0.0;
     *index = -1;
     dg_status status = DG_UNSUPPORTED_TYPE;
@@ -41,7 +54,7 @@ dg_status dgi_sm90_choose_grouped(const dg_gemm *gemm, int64_t products, int64_t
             status = refusal == DG_UNSUPPORTED_TYPE ? status : refusal;
             continue;
         }
-        const double cost = cycles(kernel, gemm, products, rows, units);
+        const double cost = cycles(kernel, typical, units);
         if (*index < 0 || cost < best) {
             best = cost;
             *index = i;
@@ -57,4 +70,82 @@ dg_status dgi_sm90_choose_grouped(const dg_gemm *gemm, int64_t products, int64_t
                     (long long)gemm->d.rows, (long long)gemm->d.cols, (long long)gemm->a.cols,
                     gemm->scale_a.block_rows, gemm->scale_a.block_cols, gemm->scale_a.col_phase,
                     gemm->scale_b.block_rows, gemm->scale_b.block_cols, gemm->scale_b.col_phase);
+}
+
+void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t chosen, FILE *text)
+{
+    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++) {
+        const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[i];
+        if (dgi_sm90_accepts(kernel, &typical->gemm) != DG_OK)
+            fprintf(text, "refused %s\n", dg_last_error());
+        else
+            fprintf(text, "%s %s: %.0f cycles predicted\n", i == chosen ? "kernel" : "slower",
+                    kernel->name, cycles(kernel, typical, units));
+    }
+}
+
+/* ---- the balance --------------------------------------------------------------------- */
+
+/* The longest tiles first; equal ones in order. */
+static int compare(const void *x, const void *y)
+{
+    const dgi_product_size *p = *(const dgi_product_size *const *)x,
+                           *q = *(const dgi_product_size *const *)y;
+    return dgi_comes_before(p->k, 0, q->k, 0) ? -1 : p->k != q->k ? 1 : p < q ? -1 : p > q;
+}
+
+/* Deals the tiles of all products to clusters, which adds to their work. */
+static int64_t deal(const dgi_sm90_kernel *kernel, const dgi_product_size *const *order,
+                    int32_t count, int32_t clusters, double *work)
+{
+    int64_t before = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const dgi_product_size *p = order[i];
+        const int64_t tiles = ceil_div(p->m, kernel->tile_m) * ceil_div(p->n, cluster_cols(kernel));
+        for (int32_t c = 0; c < clusters; c++) {
+            const int64_t from = (c - before % clusters + clusters) % clusters;
+            if (from < tiles)
+                work[c] += (double)ceil_div(tiles - from, clusters) * tile_cycles(kernel, p->k);
+        }
+        before += tiles;
+    }
+    return before;
+}
+
+dg_status dgi_sm90_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                           int32_t count, int32_t units, dgi_balance *balance)
+{
+    const int32_t clusters = units / kernel->cluster;
+    const dgi_product_size **order = malloc(((size_t)count + 1) * sizeof *order);
+    double *work = calloc((size_t)clusters, sizeof *work);
+    dg_status status = DG_OK;
+    if (order == NULL || work == NULL) {
+        status = dgi_fail(DG_OUT_OF_MEMORY, "no memory for the schedule of %d products", count);
+    } else {
+        for (int32_t i = 0; i < count; i++)
+            order[i] = &products[i];
+        qsort(order, (size_t)count, sizeof *order, compare);
+        *balance = (dgi_balance){.tiles = deal(kernel, order, count, clusters, work)};
+        balance->idlest = work[0];
+        for (int32_t c = 0; c < clusters; c++) {
+            balance->busiest = work[c] > balance->busiest ? work[c] : balance->busiest;
+            balance->idlest = work[c] < balance->idlest ? work[c] : balance->idlest;
+            balance->mean += work[c] / clusters;
+        }
+    }
+    free(order);
+    free(work);
+    return status;
+}
+
+dg_status dgi_sm90_explain_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                                   int32_t count, int32_t units, FILE *text)
+{
+    dgi_balance b;
+    DGI_TRY(dgi_sm90_balance(kernel, products, count, units, &b));
+    const double mean = b.mean > 0.0 ? b.mean : 1.0;
+    fprintf(text, "tiles %lld of %d x %lld for %d clusters of CTAs\n", (long long)b.tiles,
+            kernel->tile_m, (long long)cluster_cols(kernel), units / kernel->cluster);
+    fprintf(text, DGI_BALANCE_LINE, b.busiest / mean, b.idlest / mean, "cluster");
+    return DG_OK;
 }

@@ -3,17 +3,36 @@
 #ifndef DGI_PLAN_GROUPED_SM90_H
 #define DGI_PLAN_GROUPED_SM90_H
 
+#include "core/grouped.h"
 #include "core/plan_sm90.h"
+
+#include <stdio.h>
 
 extern const dgi_sm90_kernel dgi_sm90_grouped_kernels[];
 extern const int32_t dgi_sm90_grouped_kernel_count;
 
 /*
- * The kernel for `products` products of like kind: their types and scales are those of `gemm`,
- * their typical size is M `rows`, and N and K of `gemm`. Fails with DG_UNSUPPORTED_... when none
- * can run.
+ * The kernel for products of like kind on a GPU of `units` multiprocessors. Fails with
+ * DG_UNSUPPORTED_... when none can run.
  */
-dg_status dgi_sm90_choose_grouped(const dg_gemm *gemm, int64_t products, int64_t rows,
-                                  int32_t units, int32_t *index);
+dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index);
+
+/* A line for each kernel: what it would cost, or why it is refused; `chosen` is the one taken. */
+void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t chosen,
+                              FILE *text);
+
+/* The work of clusters of CTAs, in cycles. */
+typedef struct dgi_balance {
+    int64_t tiles;
+    double busiest, idlest, mean;
+} dgi_balance;
+
+/* What the schedule (core/grouped_schedule.h) makes of products of these sizes. */
+dg_status dgi_sm90_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                           int32_t count, int32_t units, dgi_balance *balance);
+
+/* The same as lines of text. */
+dg_status dgi_sm90_explain_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                                   int32_t count, int32_t units, FILE *text);
 
 #endif

@@ -104,9 +104,11 @@ const dgi_backend dgi_backend_cpu = {
     .weights_unpack = dgi_cpu_weights_unpack,
     .grouped = dgi_cpu_grouped,
     .grouped_prepare = dgi_cpu_grouped_prepare,
+    .grouped_explain = dgi_cpu_grouped_explain,
     .table_open = dgi_cpu_table_open,
     .table_close = dgi_cpu_table_close,
     .table_update = dgi_cpu_table_update,
     .table_update_device = dgi_cpu_table_update_device,
     .table_run = dgi_cpu_table_run,
+    .table_explain = dgi_cpu_table_explain,
 };

@@ -38,16 +38,18 @@ void dgi_cpu_explain_choice(const dgi_cpu *cpu, FILE *text);
 dg_status dgi_cpu_gemm(dg_context *context, const dg_gemm *gemm, void *stream);
 dg_status dgi_cpu_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
 dg_status dgi_cpu_gemm_prepare(dg_context *context, const dg_gemm *gemm);
-dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
-                               size_t *text_bytes);
+dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *text);
 
 /* grouped.c */
 dg_status dgi_cpu_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                           void *stream);
 dg_status dgi_cpu_grouped_prepare(dg_context *context, const dg_gemm *gemm,
                                   const dg_groups *groups);
+dg_status dgi_cpu_grouped_explain(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                                  const int32_t *sizes, FILE *text);
 /* Computes `count` GEMMs as one call; those without a D are none. */
 dg_status dgi_cpu_many(dgi_cpu *cpu, const dg_gemm *gemms, int32_t count);
+dg_status dgi_cpu_explain_many(dgi_cpu *cpu, const dg_gemm *gemms, int32_t count, FILE *text);
 
 /* table.c */
 dg_status dgi_cpu_table_open(dg_table *table);
@@ -55,6 +57,7 @@ void dgi_cpu_table_close(dg_table *table);
 dg_status dgi_cpu_table_update(dg_table *table, void *stream);
 dg_status dgi_cpu_table_update_device(dg_table *table, const dg_table_values *values, void *stream);
 dg_status dgi_cpu_table_run(dg_table *table, void *stream);
+dg_status dgi_cpu_table_explain(dg_table *table, FILE *text);
 
 /* quantize.c */
 dg_status dgi_cpu_quantize(dg_context *context, const dg_quantize *quantize, void *stream);

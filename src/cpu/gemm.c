@@ -286,32 +286,17 @@ dg_status dgi_cpu_gemm_prepare(dg_context *context, const dg_gemm *gemm)
     return DG_OK;
 }
 
-dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
-                               size_t *text_bytes)
+dg_status dgi_cpu_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *text)
 {
     const dgi_cpu *cpu = context->state;
     dgi_cpu_job job = job_of(cpu, gemm);
     const dgi_cpu_plan *plan = &job.plan;
-    char *whole = NULL;
-    size_t length = 0;
-    FILE *stream = open_memstream(&whole, &length);
-    if (stream == NULL)
-        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the explanation");
-    dgi_cpu_explain_choice(cpu, stream);
-    fprintf(stream, "tile %d x %d of D, %s\n", plan->tile_rows, plan->tile_panels * DGI_PANEL,
+    dgi_cpu_explain_choice(cpu, text);
+    fprintf(text, "tile %d x %d of D, %s\n", plan->tile_rows, plan->tile_panels * DGI_PANEL,
             plan->direct ? "weights decoded in registers" : "weights decoded into the L1 cache");
-    fprintf(stream, "weights %s, K in %lld segments\n",
+    fprintf(text, "weights %s, K in %lld segments\n",
             job.packed ? "packed" : "row-major: packed on the fly", (long long)plan->segments);
-    fprintf(stream, "threads %d over N x %d over M, %lld rows at a time\n", plan->parts_n,
+    fprintf(text, "threads %d over N x %d over M, %lld rows at a time\n", plan->parts_n,
             plan->parts_m, (long long)plan->block_rows);
-    bool failed = ferror(stream) != 0;
-    if (fclose(stream) != 0 || failed) {
-        free(whole);
-        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the explanation");
-    }
-    if (*text_bytes != 0)
-        snprintf(text, *text_bytes, "%s", whole);
-    *text_bytes = length + 1;
-    free(whole);
     return DG_OK;
 }

@@ -367,7 +367,38 @@ static void compute_piece(const call *c, const product *p, const piece *piece, c
 
 /* ---- computing ----------------------------------------------------------------------- */
 
-static dg_status compute_list(const call *c, dgi_workspaces *pool, const list *l)
+/*
+ * Says what the pieces are and how evenly the threads would take them, were each as fast as its
+ * cost says.
+ */
+static dg_status explain_pieces(const call *c, const list *l, const piece *pieces, int64_t count,
+                                int32_t threads, FILE *text)
+{
+    int64_t *work = calloc((size_t)threads + 1, sizeof *work), sum = 0, busiest = 0,
+            idlest = INT64_MAX;
+    if (work == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the work of %d threads", threads);
+    for (int64_t i = 0; i < count; i++) {
+        int32_t free_first = 0;
+        for (int32_t t = 1; t < threads; t++)
+            free_first = work[t] < work[free_first] ? t : free_first;
+        work[free_first] += pieces[i].cost;
+    }
+    for (int32_t t = 0; t < threads; t++) {
+        sum += work[t];
+        busiest = greatest(busiest, work[t]);
+        idlest = least(idlest, work[t]);
+    }
+    free(work);
+    const double mean = sum > 0 ? (double)sum / threads : 1.0;
+    fprintf(text, "products %lld in %lld pieces for %d threads of %d\n", (long long)l->count,
+            (long long)count, threads, c->cpu->threads);
+    fprintf(text, DGI_BALANCE_LINE, (double)busiest / mean, (double)idlest / mean, "thread");
+    return DG_OK;
+}
+
+/* Computes the products or, with `text`, says how it would. */
+static dg_status compute_list(const call *c, dgi_workspaces *pool, const list *l, FILE *text)
 {
     int64_t cost = 0, blocks = 0;
     size_t scratch = 0;
@@ -389,6 +420,11 @@ static dg_status compute_list(const call *c, dgi_workspaces *pool, const list *l
         count += cut(&l->items[i], i, target, c->cpu->threads, pieces + count);
     qsort(pieces, (size_t)count, sizeof *pieces, compare);
     const int32_t threads = (int32_t)least(least(c->cpu->threads, count), 1 + cost / THREAD_COST);
+    if (text != NULL) {
+        dg_status status = explain_pieces(c, l, pieces, count, threads, text);
+        dgi_workspace_give_back(pool, memory);
+        return status;
+    }
 #pragma omp parallel num_threads(threads)
     {
         char *mine = (char *)memory + list_bytes + (size_t)omp_get_thread_num() * scratch;
@@ -400,7 +436,7 @@ static dg_status compute_list(const call *c, dgi_workspaces *pool, const list *l
     return DG_OK;
 }
 
-static dg_status compute(const call *c, dgi_workspaces *pool)
+static dg_status compute(const call *c, dgi_workspaces *pool, FILE *text)
 {
     list l = {NULL, 0};
     void *memory;
@@ -411,7 +447,7 @@ static dg_status compute(const call *c, dgi_workspaces *pool)
     l.items = memory;
     dg_status status = list_products(c, &l);
     if (status == DG_OK)
-        status = compute_list(c, pool, &l);
+        status = compute_list(c, pool, &l, text);
     dgi_workspace_give_back(pool, memory);
     return status;
 }
@@ -422,7 +458,7 @@ dg_status dgi_cpu_grouped(dg_context *context, const dg_gemm *gemm, const dg_gro
     (void)stream;
     dgi_cpu *cpu = context->state;
     const call c = {.cpu = cpu, .gemm = gemm, .groups = groups};
-    return compute(&c, &cpu->workspaces);
+    return compute(&c, &cpu->workspaces, NULL);
 }
 
 /* There is nothing to load, and the sizes that say how much memory is needed may change. */
@@ -432,8 +468,26 @@ dg_status dgi_cpu_grouped_prepare(dg_context *context, const dg_gemm *gemm, cons
     return DG_OK;
 }
 
+dg_status dgi_cpu_grouped_explain(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
+                                  const int32_t *sizes, FILE *text)
+{
+    dgi_cpu *cpu = context->state;
+    dg_groups with_sizes = *groups;
+    with_sizes.sizes = sizes;
+    const call c = {.cpu = cpu, .gemm = gemm, .groups = &with_sizes};
+    dgi_cpu_explain_choice(cpu, text);
+    return sizes == NULL ? DG_OK : compute(&c, &cpu->workspaces, text);
+}
+
 dg_status dgi_cpu_many(dgi_cpu *cpu, const dg_gemm *gemms, int32_t count)
 {
     const call c = {.cpu = cpu, .gemm = gemms, .problems = count};
-    return compute(&c, &cpu->workspaces);
+    return compute(&c, &cpu->workspaces, NULL);
+}
+
+dg_status dgi_cpu_explain_many(dgi_cpu *cpu, const dg_gemm *gemms, int32_t count, FILE *text)
+{
+    const call c = {.cpu = cpu, .gemm = gemms, .problems = count};
+    dgi_cpu_explain_choice(cpu, text);
+    return compute(&c, &cpu->workspaces, text);
 }

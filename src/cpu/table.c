@@ -86,3 +86,8 @@ dg_status dgi_cpu_table_run(dg_table *table, void *stream)
     (void)stream;
     return dgi_cpu_many(table->context->state, table->state, table->problems);
 }
+
+dg_status dgi_cpu_table_explain(dg_table *table, FILE *text)
+{
+    return dgi_cpu_explain_many(table->context->state, table->set, table->problems, text);
+}

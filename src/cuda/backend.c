@@ -238,9 +238,11 @@ const dgi_backend dgi_backend_cuda = {
     .weights_unpack = dgi_cuda_weights_unpack,
     .grouped = dgi_cuda_grouped,
     .grouped_prepare = dgi_cuda_grouped_prepare,
+    .grouped_explain = dgi_cuda_grouped_explain,
     .table_open = dgi_cuda_table_open,
     .table_close = dgi_cuda_table_close,
     .table_update = dgi_cuda_table_update,
     .table_update_device = dgi_cuda_table_update_device,
     .table_run = dgi_cuda_table_run,
+    .table_explain = dgi_cuda_table_explain,
 };

@@ -116,19 +116,21 @@ dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *n
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream);
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm);
-dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
-                                size_t *text_bytes);
+dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *text);
 
 /* grouped.c */
 dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                            void *stream);
 dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
                                    const dg_groups *groups);
+dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
+                                   const dg_groups *groups, const int32_t *sizes, FILE *text);
 dg_status dgi_cuda_table_open(dg_table *table);
 void dgi_cuda_table_close(dg_table *table);
 dg_status dgi_cuda_table_update(dg_table *table, void *stream);
 dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *values,
                                        void *stream);
 dg_status dgi_cuda_table_run(dg_table *table, void *stream);
+dg_status dgi_cuda_table_explain(dg_table *table, FILE *text);
 
 #endif

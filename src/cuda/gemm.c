@@ -10,9 +10,6 @@
 #include "core/tuning_sm90.h"
 #include "cuda/device/gemm_args.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 _Static_assert((int)DGI_DEVICE_BF16 == (int)DG_BF16 && (int)DGI_DEVICE_UE8M0 == (int)DG_UE8M0,
                "device code numbers the types like the public header");
 
@@ -387,44 +384,29 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 
 /* ---- explain ------------------------------------------------------------------------- */
 
-/* Appends to `text` of `capacity` bytes; *length counts what a large enough one would hold. */
-__attribute__((format(printf, 4, 5))) static void append(char *text, size_t capacity,
-                                                         size_t *length, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    size_t room = *length < capacity ? capacity - *length : 0;
-    *length += (size_t)vsnprintf(room > 0 ? text + *length : NULL, room, format, arguments);
-    va_end(arguments);
-}
-
-dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text,
-                                size_t *text_bytes)
+dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *text)
 {
     dgi_cuda *cuda = context->state;
     const dg_gemm complete = with_weights(gemm);
     choice chosen;
-    size_t length = 0;
     const bool found = choose(cuda, &complete, &chosen) == DG_OK;
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {
         dgi_decode_plan plan;
         if (dgi_decode_plan_with(&complete, cuda->units, !cuda->batch_invariant, i, &plan) != DG_OK)
-            append(text, *text_bytes, &length, "refused %s\n", dg_last_error());
+            fprintf(text, "refused %s\n", dg_last_error());
         else
-            append(text, *text_bytes, &length,
-                   "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile\n",
-                   found && chosen.decode && chosen.few.kernel == i ? "kernel" : "slower",
-                   dgi_decode_kernels[i].name, plan.cycles, plan.split);
+            fprintf(text, "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile\n",
+                    found && chosen.decode && chosen.few.kernel == i ? "kernel" : "slower",
+                    dgi_decode_kernels[i].name, plan.cycles, plan.split);
     }
     for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
         dgi_sm90_plan plan;
         if (dgi_sm90_plan_with(&complete, cuda->units, i, &plan) != DG_OK)
-            append(text, *text_bytes, &length, "refused %s\n", dg_last_error());
+            fprintf(text, "refused %s\n", dg_last_error());
         else
-            append(text, *text_bytes, &length, "%s %s: %.0f cycles predicted\n",
-                   found && !chosen.decode && chosen.many.kernel == i ? "kernel" : "slower",
-                   dgi_sm90_kernels[i].name, plan.cycles);
+            fprintf(text, "%s %s: %.0f cycles predicted\n",
+                    found && !chosen.decode && chosen.many.kernel == i ? "kernel" : "slower",
+                    dgi_sm90_kernels[i].name, plan.cycles);
     }
-    *text_bytes = length + 1;
     return DG_OK;
 }

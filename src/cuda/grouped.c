@@ -9,6 +9,8 @@
 #include "core/formats.h"
 #include "core/grouped.h"
 
+#include <stdlib.h>
+
 /* ---- launching ------------------------------------------------------------------------- */
 
 static bool can_copy_address(const void *data, int64_t pitch_bytes)
@@ -372,22 +374,10 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
     return DG_OK;
 }
 
-/* The GEMM whose kernel serves all groups: rows of a typical group, all scales that may be met. */
 static dg_status choose(call *c)
 {
-    const dg_groups *q = &c->groups;
-    dg_gemm typical = *c->asked;
-    const int64_t count = q->count > 0 ? q->count : 1, all = dgi_groups_rows(c->asked, q);
-    int64_t rows = q->expected_rows, k = typical.a.cols;
-    if (rows == 0)
-        rows = dgi_groups_share_rows(q) ? (all + count - 1) / count : all;
-    if (dgi_groups_divide_k(q)) {
-        rows = all;
-        typical.a.cols = typical.b.cols = (k + count - 1) / count;
-    }
-    typical.d.rows = all;
-    return dgi_sm90_choose_grouped(&typical, count, rows > 0 ? rows : 1, c->cuda->units,
-                                   &c->kernel);
+    const dgi_typical typical = dgi_groups_typical(c->asked, &c->groups);
+    return dgi_sm90_choose_grouped(&typical, c->cuda->units, &c->kernel);
 }
 
 /* Blocks along K, which cannot be moved, since nobody here knows where each begins. */
@@ -466,4 +456,26 @@ dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
     DGI_TRY(begin(&c, context, gemm, groups));
     DGI_TRY(dgi_cuda_enter(c.cuda));
     return dgi_cuda_leave(c.cuda, load(&c));
+}
+
+/* ---- explaining ------------------------------------------------------------------------ */
+
+dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
+                                   const dg_groups *groups, const int32_t *sizes, FILE *text)
+{
+    call c;
+    DGI_TRY(begin(&c, context, gemm, groups));
+    const dgi_typical typical = dgi_groups_typical(gemm, groups);
+    dgi_sm90_explain_grouped(&typical, c.cuda->units, c.kernel, text);
+    if (sizes == NULL)
+        return DG_OK;
+    const size_t count = (size_t)groups->count;
+    dgi_product_size *products = malloc((count + 1) * sizeof *products);
+    if (products == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the sizes of %zu groups", count);
+    dgi_groups_products(gemm, groups, sizes, products);
+    dg_status status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[c.kernel], products,
+                                                groups->count, c.cuda->units, text);
+    free(products);
+    return status;
 }

@@ -49,6 +49,11 @@ static dg_status place(dgi_cuda *cuda, table_state *s, size_t problems)
     return dgi_cuda_small_kernel(cuda, DGI_SMALL_grouped_setup, NULL, &function);
 }
 
+static dgi_typical typical_of(const dg_table *table)
+{
+    return (dgi_typical){table->largest, table->problems, table->largest.d.rows};
+}
+
 dg_status dgi_cuda_table_open(dg_table *table)
 {
     dgi_cuda *cuda = table->context->state;
@@ -58,8 +63,8 @@ dg_status dgi_cuda_table_open(dg_table *table)
         return dgi_fail(DG_UNSUPPORTED_SHAPE,
                         "problems is %d: on CUDA devices a table has up to %d", table->problems,
                         DGI_MOST_PRODUCTS);
-    DGI_TRY(
-        dgi_sm90_choose_grouped(largest, table->problems, largest->d.rows, cuda->units, &kernel));
+    const dgi_typical typical = typical_of(table);
+    DGI_TRY(dgi_sm90_choose_grouped(&typical, cuda->units, &kernel));
     table_state *s = calloc(1, sizeof *s);
     const size_t problems = (size_t)table->problems;
     if (s != NULL)
@@ -186,4 +191,25 @@ dg_status dgi_cuda_table_run(dg_table *table, void *stream)
         return DG_OK;
     DGI_TRY(dgi_cuda_enter(cuda));
     return dgi_cuda_leave(cuda, dgi_cuda_launch_grouped(cuda, s->kernel, &args, stream));
+}
+
+dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)
+{
+    const dgi_cuda *cuda = table->context->state;
+    const table_state *s = table->state;
+    const dgi_typical typical = typical_of(table);
+    const size_t problems = (size_t)table->problems;
+    dgi_product_size *products = malloc((problems + 1) * sizeof *products);
+    if (products == NULL)
+        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the sizes of %zu problems", problems);
+    for (size_t i = 0; i < problems; i++) {
+        const dg_gemm *g = &table->set[i];
+        products[i] =
+            (dgi_product_size){(int32_t)g->d.rows, (int32_t)g->d.cols, (int32_t)g->a.cols};
+    }
+    dgi_sm90_explain_grouped(&typical, cuda->units, s->kernel, text);
+    dg_status status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[s->kernel], products,
+                                                table->problems, cuda->units, text);
+    free(products);
+    return status;
 }

@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,11 +75,77 @@ static void columns_that_begin_anywhere(void **state)
     dg_destroy(context);
 }
 
+/* How often a line of `text` begins with `start`; `balance` gets the numbers of such a line. */
+static int lines_of(const char *text, const char *start, double balance[2])
+{
+    int found = 0;
+    for (const char *line = text; *line != '\0'; line = strchr(line, '\n') + 1) {
+        found += strncmp(line, start, strlen(start)) == 0;
+        if (balance != NULL)
+            sscanf(line, "balance %lf %lf", &balance[0], &balance[1]);
+    }
+    return found;
+}
+
+/*
+ * One kernel is named, and for sizes in host memory the balance is given; what groups.sizes points
+ * at is not read.
+ */
+static void explanations(void **state)
+{
+    (void)state;
+    static const int32_t ends[] = {30, 30, 90, 200}, masked[] = {200, 0, 1, 50};
+    static const int32_t along_k[] = {128, 0, 256, 16};
+    int32_t rows[200];
+    static const struct {
+        dg_grouping grouping;
+        const int32_t *sizes;
+    } forms[] = {{DG_GROUPS_BY_END, ends},
+                 {DG_GROUPS_BY_ROW, NULL},
+                 {DG_GROUPS_MASKED, masked},
+                 {DG_GROUPS_K_COLUMNS, along_k},
+                 {DG_GROUPS_K_BLOCKS, along_k}};
+    rng r = rng_new(3);
+    dg_context *context = test_context(NULL);
+    for (int i = 0; i < 200; i++)
+        rows[i] = i / 60;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        const int32_t *sizes = forms[i].sizes == NULL ? rows : forms[i].sizes;
+        grouped_shape s =
+            grouped_of(recipe_named("tensor"), forms[i].grouping, 4, 200, 300, 400, DG_BF16);
+        s.sizes = sizes;
+        grouped_case *c = grouped_case_new(&r, &s);
+        c->groups.sizes = (const int32_t *)16; /* an address that cannot be read */
+        char text[8192], shorter[20];
+        double balance[2] = {0, 0};
+        size_t bytes = 0, few = sizeof shorter;
+        assert_ok(dg_grouped_explain(context, &c->gemm, &c->groups, NULL, NULL, &bytes));
+        assert_in_range(bytes, 2, sizeof text);
+        assert_ok(dg_grouped_explain(context, &c->gemm, &c->groups, NULL, text, &bytes));
+        assert_int_equal(bytes, strlen(text) + 1);
+        assert_int_equal(lines_of(text, "kernel ", NULL), 1);
+        assert_int_equal(lines_of(text, "balance ", NULL), 0);
+        bytes = sizeof text;
+        assert_ok(dg_grouped_explain(context, &c->gemm, &c->groups, sizes, text, &bytes));
+        assert_int_equal(lines_of(text, "kernel ", NULL), 1);
+        assert_int_equal(lines_of(text, "balance ", balance), 1);
+        assert_true(balance[0] >= 1 && balance[1] <= 1 && balance[1] >= 0);
+        assert_ok(dg_grouped_explain(context, &c->gemm, &c->groups, sizes, shorter, &few));
+        assert_int_equal(few, bytes);
+        assert_int_equal(strlen(shorter), sizeof shorter - 1);
+        assert_refused(dg_grouped_explain(context, &c->gemm, &c->groups, sizes, text, NULL),
+                       DG_INVALID_ARGUMENT, "text_bytes");
+        grouped_case_free(c);
+    }
+    dg_destroy(context);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_groups),
         cmocka_unit_test(columns_that_begin_anywhere),
+        cmocka_unit_test(explanations),
     };
     return test_run(argc, argv, tests);
 }

@@ -32,6 +32,8 @@ static void refused(const dg_gemm *g, const dg_groups *q, dg_status status, cons
 {
     assert_refused(dg_grouped_run(context, g, q, NULL), status, text);
     assert_refused(dg_grouped_prepare(context, g, q), status, text);
+    size_t bytes = 0;
+    assert_refused(dg_grouped_explain(context, g, q, NULL, NULL, &bytes), status, text);
     grouped_case_check_untouched(valid);
 }
 

@@ -325,6 +325,34 @@ static void refusals(void **state)
     dg_destroy(context);
 }
 
+static void explanations(void **state)
+{
+    (void)state;
+    rng r = rng_new(6);
+    dg_context *context = test_context(NULL);
+    const dg_gemm limit = gemm_of(recipe_named("block128"), 300, 400, 512, DG_BF16);
+    const dg_gemm shape = gemm_of(recipe_named("block128"), 60, 64, 256, DG_BF16);
+    gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+    dg_table *table;
+    char text[8192];
+    size_t bytes = sizeof text;
+    assert_ok(dg_table_create(context, &limit, 3, &table));
+    assert_ok(dg_table_explain(table, text, &bytes));
+    assert_non_null(strstr(text, "kernel ")); /* chosen when the table was made */
+    assert_ok(dg_table_set(table, 1, &c->gemm));
+    bytes = 0;
+    assert_ok(dg_table_explain(table, NULL, &bytes));
+    assert_in_range(bytes, 2, sizeof text);
+    assert_ok(dg_table_explain(table, text, &bytes));
+    assert_int_equal(bytes, strlen(text) + 1);
+    assert_non_null(strstr(text, "\nbalance "));
+    assert_refused(dg_table_explain(table, text, NULL), DG_INVALID_ARGUMENT, "text_bytes");
+    assert_refused(dg_table_explain(NULL, text, &bytes), DG_INVALID_ARGUMENT, "table");
+    dg_table_destroy(table);
+    gemm_case_free(c);
+    dg_destroy(context);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +360,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(updates_take_effect_when_asked),
         cmocka_unit_test(updates_from_device_arrays),
         cmocka_unit_test(sizes_are_clamped),
+        cmocka_unit_test(explanations),
         cmocka_unit_test(refusals),
     };
     return test_run(argc, argv, tests);

@@ -6,6 +6,7 @@
 #include "core/grouped_schedule.h"
 #include "core/plan_grouped_sm90.h"
 #include "core/tile_order.h"
+#include "core/tuning_sm90.h"
 #include "cuda/device/gemm_layout.h"
 #include "gemm_case.h"
 #include "test.h"
@@ -13,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* CYCLES: what the planner adds for a tile, and here those of a stage */
 enum { MOST = 40, TILE_M = 128, CLUSTER_N = 256, TILE_K = 128 };
+enum { CYCLES = (int)DGI_GROUPED_TILE_CYCLES };
 
 typedef struct product {
     int32_t m, n, k;
@@ -78,6 +81,23 @@ static int64_t walk(const schedule *s, int32_t cluster, int32_t clusters, char *
     }
 }
 
+/* The planner's account of the schedule, for its explanation, is what the walk over it finds. */
+static void check_account(const product *products, int32_t count, int32_t clusters, int64_t busiest,
+                          int64_t idlest)
+{
+    const dgi_sm90_kernel kernel = {
+        .tile_m = TILE_M, .tile_n = CLUSTER_N / 2, .cluster = 2, .cycles = CYCLES};
+    dgi_product_size sizes[MOST];
+    dgi_balance balance;
+    for (int32_t i = 0; i < count; i++)
+        sizes[i] = (dgi_product_size){products[i].m, products[i].n, products[i].k};
+    assert_ok(dgi_sm90_balance(&kernel, sizes, count, 2 * clusters, &balance));
+    assert_int_equal((int64_t)balance.busiest, busiest * CYCLES);
+    assert_int_equal((int64_t)balance.idlest, idlest * CYCLES);
+    assert_true(balance.mean >= balance.idlest * (1 - 1e-9)); /* a sum of rounded shares */
+    assert_true(balance.mean <= balance.busiest * (1 + 1e-9));
+}
+
 static void each_tile_once_and_balanced(void **state)
 {
     (void)state;
@@ -108,7 +128,44 @@ static void each_tile_once_and_balanced(void **state)
         if (busiest - idlest > longest)
             fail_msg("the busiest of %d clusters has %lld, the idlest %lld, the longest tile %lld",
                      clusters, (long long)busiest, (long long)idlest, (long long)longest);
+        check_account(products, count, clusters, busiest, idlest);
         free(seen);
+    }
+}
+
+/* What the sizes of each form mean; tests/api/ compares results, this is what explanations count.
+ */
+static void sizes_become_products(void **state)
+{
+    (void)state;
+    enum { COUNT = 4 };
+    static const int32_t ends[] = {3, 3, 200, 7}, rows[] = {2, 2, -1, 0, 2, 9, 3, 3, 3, 1};
+    static const int32_t masked[] = {-1, 4, 99, 0}, along_k[] = {32, -5, 900, 16};
+    static const struct {
+        dg_grouping grouping;
+        int32_t alignment;
+        const int32_t *sizes;
+        int32_t expected[COUNT];
+    } cases[] = {
+        {DG_GROUPS_BY_END, 1, ends, {3, 0, 7, 0}},
+        {DG_GROUPS_BY_END, 4, ends, {3, 0, 6, 0}},
+        {DG_GROUPS_BY_ROW, 1, rows, {1, 1, 2, 3}},
+        {DG_GROUPS_MASKED, 1, masked, {0, 4, 10, 0}},
+        {DG_GROUPS_K_COLUMNS, 1, along_k, {32, 0, 224, 0}},
+        {DG_GROUPS_K_BLOCKS, 1, along_k, {32, 0, 224, 0}},
+    };
+    const dg_gemm g = gemm_of(recipe_named("block128"), 10, 24, 256, DG_BF16);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dg_groups q = dg_groups_of(cases[i].grouping, COUNT, cases[i].sizes, &g);
+        dgi_product_size products[COUNT];
+        q.alignment = cases[i].alignment;
+        dgi_groups_products(&g, &q, cases[i].sizes, products);
+        const bool along = cases[i].sizes == along_k;
+        for (int j = 0; j < COUNT; j++) {
+            assert_int_equal(products[j].m, along ? 10 : cases[i].expected[j]);
+            assert_int_equal(products[j].n, 24);
+            assert_int_equal(products[j].k, along ? cases[i].expected[j] : 256);
+        }
     }
 }
 
@@ -129,17 +186,19 @@ static void every_recipe_has_a_kernel(void **state)
     (void)state;
     int32_t index;
     for (int i = 0; i < recipe_count; i++) {
-        const dg_gemm g = gemm_of(&recipes[i], 1000, 4096, 4096, DG_BF16);
-        assert_ok(dgi_sm90_choose_grouped(&g, 8, 1000, 132, &index));
+        const dgi_typical any = {gemm_of(&recipes[i], 1000, 4096, 4096, DG_BF16), 8, 1000};
+        assert_ok(dgi_sm90_choose_grouped(&any, 132, &index));
     }
-    const dg_gemm g = gemm_of(recipe_named("block128"), 4096, 4096, 7168, DG_BF16);
-    assert_ok(dgi_sm90_choose_grouped(&g, 32, 20, 132, &index));
+    dgi_typical t = {gemm_of(recipe_named("block128"), 4096, 4096, 7168, DG_BF16), 32, 20};
+    assert_ok(dgi_sm90_choose_grouped(&t, 132, &index));
     assert_int_equal(dgi_sm90_grouped_kernels[index].tile_m, 64);
-    assert_ok(dgi_sm90_choose_grouped(&g, 8, 4096, 132, &index));
+    t.products = 8;
+    t.rows = 4096;
+    assert_ok(dgi_sm90_choose_grouped(&t, 132, &index));
     assert_in_range(dgi_sm90_grouped_kernels[index].tile_m, 128, 256);
-    dg_gemm odd = gemm_of(recipe_named("block128"), 64, 64, 256, DG_BF16);
-    odd.scale_a = scale_of(DG_F32, 64, 256, 1, 100, 0, 0);
-    assert_refused(dgi_sm90_choose_grouped(&odd, 8, 64, 132, &index), DG_UNSUPPORTED_SCALE,
+    dgi_typical odd = {gemm_of(recipe_named("block128"), 64, 64, 256, DG_BF16), 8, 64};
+    odd.gemm.scale_a = scale_of(DG_F32, 64, 256, 1, 100, 0, 0);
+    assert_refused(dgi_sm90_choose_grouped(&odd, 132, &index), DG_UNSUPPORTED_SCALE,
                    "multiples of 32");
 }
 
@@ -147,6 +206,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_tile_once_and_balanced),
+        cmocka_unit_test(sizes_become_products),
         cmocka_unit_test(kernels_fit_shared_memory),
         cmocka_unit_test(every_recipe_has_a_kernel),
     };
