@@ -30,6 +30,11 @@ int32_t dgi_decode_find(const char *name)
     return -1;
 }
 
+/* ---- which kernels can run ------------------------------------------------------------ */
+
+/* As in plan_sm90.c: in words only where somebody reads them. */
+typedef enum refusal { NONE, TYPES, ALONG_K, BLOCKS_K, TOKENS, SIZES } refusal;
+
 /* Whether each block of the scale along K covers whole steps of `step` elements. */
 static bool blocks_cover(const dg_scale *scale, int32_t step)
 {
@@ -37,32 +42,52 @@ static bool blocks_cover(const dg_scale *scale, int32_t step)
            (scale->block_cols % step == 0 && scale->col_phase % step == 0);
 }
 
-static dg_status check(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
+static refusal examine(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
 {
     const dg_scale *a = &gemm->scale_a, *b = &gemm->scale_b;
-    const int64_t m = gemm->d.rows, n = gemm->d.cols, k = gemm->a.cols;
     if (gemm->a.dtype != kernel->a || gemm->b.dtype != kernel->b)
+        return TYPES;
+    if (kernel->scale_k == 0 && (a->cols > 1 || b->cols > 1))
+        return ALONG_K;
+    if (kernel->scale_k != 0 &&
+        (!blocks_cover(a, kernel->scale_k) || !blocks_cover(b, kernel->scale_k)))
+        return BLOCKS_K;
+    if (gemm->d.rows > kernel->tokens)
+        return TOKENS;
+    return gemm->d.cols > LARGEST_SIZE || gemm->a.cols > LARGEST_SIZE ? SIZES : NONE;
+}
+
+static dg_status refuse(refusal why, const dgi_decode_kernel *kernel, const dg_gemm *gemm)
+{
+    const dg_scale *a = &gemm->scale_a, *b = &gemm->scale_b;
+    const long long m = gemm->d.rows, n = gemm->d.cols, k = gemm->a.cols, most = LARGEST_SIZE;
+    switch (why) {
+    case NONE:
+        return DG_OK;
+    case TYPES:
         return dgi_fail(DG_UNSUPPORTED_TYPE, "%s takes %s x %s, not %s x %s", kernel->name,
                         dg_dtype_name(kernel->a), dg_dtype_name(kernel->b),
                         dg_dtype_name(gemm->a.dtype), dg_dtype_name(gemm->b.dtype));
-    if (kernel->scale_k == 0 && (a->cols > 1 || b->cols > 1))
+    case ALONG_K:
         return dgi_fail(DG_UNSUPPORTED_SCALE, "%s takes scales that are constant along K",
                         kernel->name);
-    if (kernel->scale_k != 0 &&
-        (!blocks_cover(a, kernel->scale_k) || !blocks_cover(b, kernel->scale_k)))
+    case BLOCKS_K:
         return dgi_fail(DG_UNSUPPORTED_SCALE,
                         "%s takes scales whose blocks and phases are multiples of %d along K, not "
                         "%d phase %d and %d phase %d",
                         kernel->name, kernel->scale_k, a->block_cols, a->col_phase, b->block_cols,
                         b->col_phase);
-    if (m > kernel->tokens)
-        return dgi_fail(DG_UNSUPPORTED_SHAPE, "M is %lld: %s takes up to %d", (long long)m,
-                        kernel->name, kernel->tokens);
-    if (n > LARGEST_SIZE || k > LARGEST_SIZE)
+    case TOKENS:
+        return dgi_fail(DG_UNSUPPORTED_SHAPE, "M is %lld: %s takes up to %d", m, kernel->name,
+                        kernel->tokens);
+    case SIZES:
         return dgi_fail(DG_UNSUPPORTED_SHAPE, "N and K are %lld and %lld: %s takes up to %lld each",
-                        (long long)n, (long long)k, kernel->name, (long long)LARGEST_SIZE);
-    return DG_OK;
+                        n, k, kernel->name, most);
+    }
+    return DG_DRIVER_ERROR; /* there is no other reason */
 }
+
+/* ---- how B is dealt out ----------------------------------------------------------------- */
 
 static int32_t ceil_div(int64_t size, int64_t step)
 {
@@ -93,13 +118,12 @@ static double busiest(const dg_gemm *gemm, const dgi_decode_plan *plan, int32_t 
             tile / plan->split);
 }
 
-dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t index,
-                               dgi_decode_plan *plan)
+static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_split, int32_t index)
 {
     const dgi_decode_kernel *kernel = &dgi_decode_kernels[index];
-    DGI_TRY(check(kernel, gemm));
     const int32_t stages = ceil_div(gemm->a.cols, DGI_PACKED_K);
     const int32_t most = !may_split ? 1 : kernel->tokens < 64 ? MOST_SPLIT : MOST_SPLIT / 2;
+    dgi_decode_plan plan = {0};
     double best = 0.0;
     for (int32_t split = 1; split <= most && (split == 1 || split <= stages); split *= 2) {
         dgi_decode_plan candidate = {
@@ -114,29 +138,30 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
         candidate.clusters = ceil_div(candidate.tiles, ceil_div(candidate.tiles, room));
         const double cycles = busiest(gemm, &candidate, units);
         if (split == 1 || cycles < best) {
-            *plan = candidate;
+            plan = candidate;
             best = cycles;
         }
     }
     const double read = (double)gemm->d.cols * (double)gemm->a.cols / DGI_FEW_MEMORY_BYTES;
-    plan->cycles = DGI_FEW_LAUNCH_CYCLES + (read > best ? read : best);
+    plan.cycles = DGI_FEW_LAUNCH_CYCLES + (read > best ? read : best);
+    return plan;
+}
+
+dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t index,
+                               dgi_decode_plan *plan)
+{
+    const dgi_decode_kernel *kernel = &dgi_decode_kernels[index];
+    DGI_TRY(refuse(examine(kernel, gemm), kernel, gemm));
+    *plan = plan_of(gemm, units, may_split, index);
     return DG_OK;
 }
 
-dg_status dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, const char *forced,
-                            dgi_decode_plan *plan)
+bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_decode_plan *plan)
 {
-    if (forced != NULL) {
-        const int32_t index = dgi_decode_find(forced);
-        if (index < 0)
-            return dgi_fail(DG_NOT_FOUND, "there is no CUDA kernel named %s", forced);
-        return dgi_decode_plan_with(gemm, units, may_split, index, plan);
-    }
-    dg_status status = DG_UNSUPPORTED_TYPE;
-    for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {
-        status = dgi_decode_plan_with(gemm, units, may_split, i, plan);
-        if (status == DG_OK)
-            break;
-    }
-    return status;
+    for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
+        if (examine(&dgi_decode_kernels[i], gemm) == NONE) {
+            *plan = plan_of(gemm, units, may_split, i);
+            return true;
+        }
+    return false;
 }

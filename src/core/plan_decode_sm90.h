@@ -30,13 +30,11 @@ typedef struct dgi_decode_plan {
 } dgi_decode_plan;
 
 /*
- * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel named `forced` or, when that
- * is NULL, with the one for the fewest tokens. M and N are not 0. Without `may_split` K is not
- * split, so that a row of D has the same bits whatever M is. Whether B is packed has no influence.
- * Fails with DG_NOT_FOUND or DG_UNSUPPORTED_... when no kernel can run it.
+ * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel for the fewest tokens that
+ * can run it; false when none can. M and N are not 0. Without `may_split` K is not split, so that a
+ * row of D has the same bits whatever M is. Whether B is packed has no influence.
  */
-dg_status dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, const char *forced,
-                            dgi_decode_plan *plan);
+bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_decode_plan *plan);
 
 /* The plan with one kernel. DG_OK, or why that kernel cannot run the GEMM. */
 dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t kernel,

@@ -46,14 +46,10 @@ dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int
     const dg_gemm *gemm = &typical->gemm;
     double best = 0.0;
     *index = -1;
-    dg_status status = DG_UNSUPPORTED_TYPE;
     for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++) {
         const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[i];
-        const dg_status refusal = dgi_sm90_accepts(kernel, gemm);
-        if (refusal != DG_OK) {
-            status = refusal == DG_UNSUPPORTED_TYPE ? status : refusal;
+        if (!dgi_sm90_can_run(kernel, gemm))
             continue;
-        }
         const double cost = cycles(kernel, typical, units);
         if (*index < 0 || cost < best) {
             best = cost;
@@ -62,6 +58,11 @@ dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int
     }
     if (*index >= 0)
         return DG_OK;
+    dg_status status = DG_UNSUPPORTED_TYPE;
+    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++) {
+        const dg_status refusal = dgi_sm90_accepts(&dgi_sm90_grouped_kernels[i], gemm);
+        status = refusal == DG_UNSUPPORTED_TYPE ? status : refusal;
+    }
     return dgi_fail(status,
                     "no grouped CUDA kernel for a %s, b %s, M, N, K %lld, %lld, %lld, scale_a "
                     "(%d,%d) phase %d and scale_b (%d,%d) phase %d: blocks and phases along K must "

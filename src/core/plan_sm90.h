@@ -28,12 +28,11 @@ typedef struct dgi_sm90_plan {
 } dgi_sm90_plan;
 
 /*
- * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel named `forced` or, when that
- * is NULL, with the one that the cost model finds fastest. M and N are not 0. Fails with
- * DG_NOT_FOUND or DG_UNSUPPORTED_... when no kernel can run it.
+ * Plans the GEMM on a GPU of `units` multiprocessors with the kernel that the cost model finds
+ * fastest; when `invariant`, of those that add up like the kernels for few tokens, where there are
+ * any. M and N are not 0. Fails with DG_UNSUPPORTED_... when no kernel can run it.
  */
-dg_status dgi_sm90_choose(const dg_gemm *gemm, int32_t units, const char *forced,
-                          dgi_sm90_plan *plan);
+dg_status dgi_sm90_choose(const dg_gemm *gemm, int32_t units, bool invariant, dgi_sm90_plan *plan);
 
 /* The plan with one kernel. DG_OK, or why that kernel cannot run the GEMM. */
 dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t kernel,
@@ -41,6 +40,8 @@ dg_status dgi_sm90_plan_with(const dg_gemm *gemm, int32_t units, int32_t kernel,
 
 /* DG_OK, or why the kernel cannot take these types, scales and sizes. */
 dg_status dgi_sm90_accepts(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
+/* The same without words, for a search. */
+bool dgi_sm90_can_run(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
 
 /* The row of that name, or -1. */
 int32_t dgi_sm90_find(const char *name);

@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- contexts ------------------------------------------------------------------------ */
 
@@ -69,17 +68,16 @@ static dg_status check_usable(const char *name)
 static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context_options *options)
 {
     DGI_TRY(find_device(cuda, ordinal));
-    if (options->kernel != NULL) {
+    if (options->kernel != NULL)
         DGI_TRY(check_usable(options->kernel));
-        cuda->forced_kernel = strdup(options->kernel);
-    }
+    cuda->forced_many = options->kernel != NULL ? dgi_sm90_find(options->kernel) : -1;
+    cuda->forced_few = options->kernel != NULL ? dgi_decode_find(options->kernel) : -1;
     cuda->batch_invariant = options->batch_invariant;
     cuda->dependent_launch = !options->serial_launch;
     cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
     cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
     cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
-    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL ||
-        (options->kernel != NULL && cuda->forced_kernel == NULL))
+    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
     return dgi_driver_check(&cuda->driver,
                             cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
@@ -90,7 +88,6 @@ static void release(dgi_cuda *cuda)
 {
     pthread_mutex_destroy(&cuda->lock);
     dgi_driver_close(&cuda->driver);
-    free(cuda->forced_kernel);
     free(cuda->kernels);
     free(cuda->decode);
     free(cuda->grouped);

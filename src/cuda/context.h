@@ -33,7 +33,8 @@ typedef struct dgi_cuda {
     CUcontext primary; /* the device's primary context, retained */
     char name[96];
     int32_t units;
-    char *forced_kernel;        /* dg_context_options.kernel, or NULL */
+    int32_t forced_many;        /* dg_context_options.kernel: a row of kernels_sm90.def, or -1 */
+    int32_t forced_few;         /* of kernels_sm90_decode.def, or -1 */
     bool batch_invariant;       /* dg_context_options.batch_invariant */
     bool dependent_launch;      /* kernels may begin before earlier ones have ended */
     pthread_mutex_t lock;       /* guards what follows */

@@ -222,55 +222,24 @@ typedef struct choice {
     dgi_sm90_plan many;  /* else          */
 } choice;
 
-/*
- * The kernel for many tokens. In batch-invariant mode all kernels of a recipe must add up in the
- * same order, whatever M is: those without promotion are left out, and scales act where the kernels
- * for few tokens let them act.
- */
-static dg_status choose_many(const dgi_cuda *cuda, const dg_gemm *gemm, dgi_sm90_plan *plan)
-{
-    if (!cuda->batch_invariant || cuda->forced_kernel != NULL)
-        return dgi_sm90_choose(gemm, cuda->units, cuda->forced_kernel, plan);
-    const dg_scale *const scales[] = {&gemm->scale_a, &gemm->scale_b};
-    bool constant = true;
-    int32_t promote_k = 128;
-    for (int i = 0; i < 2; i++) {
-        const bool varies = scales[i]->cols > 1 && scales[i]->block_cols != 0;
-        constant = constant && !varies;
-        if (varies && (scales[i]->block_cols % 128 != 0 || scales[i]->col_phase % 128 != 0))
-            promote_k = 32;
-    }
-    bool found = false;
-    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
-        const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[i];
-        dgi_sm90_plan candidate;
-        if (kernel->promote_k != promote_k || (kernel->span == 0) != constant ||
-            dgi_sm90_plan_with(gemm, cuda->units, i, &candidate) != DG_OK)
-            continue;
-        if (!found || candidate.cycles < plan->cycles)
-            *plan = candidate;
-        found = true;
-    }
-    return found ? DG_OK : dgi_sm90_choose(gemm, cuda->units, NULL, plan);
-}
-
 static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chosen)
 {
-    const char *forced = cuda->forced_kernel;
-    const bool may_split = !cuda->batch_invariant;
-    chosen->decode = false;
-    if (forced != NULL && dgi_decode_find(forced) >= 0) {
-        chosen->decode = true;
-        return dgi_decode_choose(gemm, cuda->units, may_split, forced, &chosen->few);
+    const bool invariant = cuda->batch_invariant;
+    if (cuda->forced_many >= 0 || cuda->forced_few >= 0) {
+        chosen->decode = cuda->forced_few >= 0;
+        return chosen->decode
+                   ? dgi_decode_plan_with(gemm, cuda->units, !invariant, cuda->forced_few,
+                                          &chosen->few)
+                   : dgi_sm90_plan_with(gemm, cuda->units, cuda->forced_many, &chosen->many);
     }
-    if (forced == NULL &&
-        dgi_decode_choose(gemm, cuda->units, may_split, NULL, &chosen->few) == DG_OK)
-        chosen->decode = true;
-    dg_status status = choose_many(cuda, gemm, &chosen->many);
+    chosen->decode = dgi_decode_choose(gemm, cuda->units, !invariant, &chosen->few);
+    if (chosen->decode && gemm->d.rows <= DGI_ALWAYS_FEW)
+        return DG_OK;
+    dg_status status = dgi_sm90_choose(gemm, cuda->units, invariant, &chosen->many);
     if (!chosen->decode)
         return status;
-    chosen->decode = status != DG_OK || gemm->d.rows <= DGI_ALWAYS_FEW ||
-                     chosen->few.cycles <= chosen->many.cycles + DGI_FAVOUR_FEW_CYCLES;
+    chosen->decode =
+        status != DG_OK || chosen->few.cycles <= chosen->many.cycles + DGI_FAVOUR_FEW_CYCLES;
     return DG_OK;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The planner for Hopper and its kernel table: everything about GPU kernels that needs no GPU. */
+#include "core/plan_decode_sm90.h"
 #include "core/plan_sm90.h"
 #include "core/swizzle.h"
 #include "core/tile_order.h"
@@ -109,7 +110,7 @@ static void plans_of_random_problems(void **state)
             continue;
         g.accumulation = rng_chance(&r, 0.5) ? DG_ACCUMULATE_FAST : DG_ACCUMULATE_PRECISE;
         dgi_sm90_plan plan, other;
-        dg_status status = dgi_sm90_choose(&g, UNITS, NULL, &plan);
+        dg_status status = dgi_sm90_choose(&g, UNITS, false, &plan);
         if (status != DG_OK)
             assert_int_equal(status, DG_UNSUPPORTED_SCALE);
         for (int32_t i = 0; i < dgi_sm90_kernel_count; i++)
@@ -143,7 +144,7 @@ static void every_recipe_runs(void **state)
             g.a.dtype = mix & 1 ? DG_E5M2 : DG_E4M3;
             g.b.dtype = mix & 2 ? DG_E5M2 : DG_E4M3;
             dgi_sm90_plan plan;
-            assert_ok(dgi_sm90_choose(&g, UNITS, NULL, &plan));
+            assert_ok(dgi_sm90_choose(&g, UNITS, false, &plan));
         }
 }
 
@@ -198,13 +199,13 @@ static void predictions_fit_measurements(void **state)
             gemm_of(recipe_named(cases[i].recipe), cases[i].m, cases[i].n, cases[i].k, DG_BF16);
         g.accumulation = cases[i].accumulation;
         dgi_sm90_plan chosen, plan;
-        assert_ok(dgi_sm90_choose(&g, UNITS, NULL, &chosen));
+        assert_ok(dgi_sm90_choose(&g, UNITS, false, &chosen));
         double best = 0, taken = 0;
         for (int j = 0; j < 3 && cases[i].kernels[j].us > 0; j++) {
             char name[96];
             const double us = cases[i].kernels[j].us;
             snprintf(name, sizeof name, "gemm_e4m3_e4m3_%s__sm90a", cases[i].kernels[j].main_loop);
-            assert_ok(dgi_sm90_choose(&g, UNITS, name, &plan));
+            assert_ok(dgi_sm90_plan_with(&g, UNITS, dgi_sm90_find(name), &plan));
             const double mhz = plan.cycles / us;
             if (mhz < 1500 || mhz > 1850)
                 fail_msg("%s: %.0f cycles predicted for %.1f us", gemm_text(&g), plan.cycles, us);
@@ -217,25 +218,54 @@ static void predictions_fit_measurements(void **state)
     }
 }
 
+/*
+ * In batch-invariant mode a kernel for many tokens adds up like the one for few: sums of 128 or of
+ * 32 of K, scales inside or in the epilogue.
+ */
+static void invariant_mode_keeps_the_order(void **state)
+{
+    (void)state;
+    for (int i = 0; i < recipe_count; i++) {
+        dg_gemm many = gemm_of(&recipes[i], 2048, 4096, 7168, DG_BF16), few = many;
+        few.d.rows = few.a.rows = 16;
+        many.accumulation =
+            DG_ACCUMULATE_FAST; /* which must not lead to kernels without promotion */
+        dgi_sm90_plan plan;
+        dgi_decode_plan decode;
+        assert_ok(dgi_sm90_choose(&many, UNITS, true, &plan));
+        assert_true(dgi_decode_choose(&few, UNITS, false, &decode));
+        const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan.kernel];
+        const int32_t scale_k = dgi_decode_kernels[decode.kernel].scale_k;
+        assert_int_equal(decode.split, 1);
+        assert_int_equal(kernel->promote_k, scale_k == 0 ? 128 : scale_k);
+        assert_int_equal(kernel->span == 0, scale_k == 0);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
     dgi_sm90_plan plan;
     dg_gemm g = gemm_of(recipe_named("block128"), 256, 256, 512, DG_BF16);
-    assert_refused(dgi_sm90_choose(&g, UNITS, "gemm_of_nobody", &plan), DG_NOT_FOUND,
-                   "gemm_of_nobody");
+    assert_refused(dgi_sm90_plan_with(
+                       &g, UNITS, dgi_sm90_find("gemm_e4m3_e4m3_precise_128x128__sm90a"), &plan),
+                   DG_UNSUPPORTED_SCALE, "constant along K");
     g.scale_a = scale_of(DG_F32, 256, 512, 1, 48, 0, 0);
-    assert_refused(dgi_sm90_choose(&g, UNITS, NULL, &plan), DG_UNSUPPORTED_SCALE, "(1,48)");
+    assert_refused(dgi_sm90_choose(&g, UNITS, false, &plan), DG_UNSUPPORTED_SCALE, "(1,48)");
     g = gemm_of(recipe_named("tensor"), (int64_t)1 << 31, 16, 16, DG_BF16);
-    assert_refused(dgi_sm90_choose(&g, UNITS, NULL, &plan), DG_UNSUPPORTED_SHAPE, "2147483648");
+    assert_refused(dgi_sm90_choose(&g, UNITS, false, &plan), DG_UNSUPPORTED_SHAPE, "2147483648");
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tile_once),   cmocka_unit_test(swizzle_meets_no_bank_twice),
-        cmocka_unit_test(kernel_table),      cmocka_unit_test(plans_of_random_problems),
-        cmocka_unit_test(every_recipe_runs), cmocka_unit_test(predictions_fit_measurements),
+        cmocka_unit_test(every_tile_once),
+        cmocka_unit_test(swizzle_meets_no_bank_twice),
+        cmocka_unit_test(kernel_table),
+        cmocka_unit_test(plans_of_random_problems),
+        cmocka_unit_test(every_recipe_runs),
+        cmocka_unit_test(predictions_fit_measurements),
+        cmocka_unit_test(invariant_mode_keeps_the_order),
         cmocka_unit_test(refusals),
     };
     return test_run(argc, argv, tests);
