@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static void run_and_check(dg_context *context, rng *r, const grouped_shape *s)
 {
@@ -24,7 +25,7 @@ static void g01_masked_with_few_padded_rows(void **state)
     for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
         int32_t sizes[4];
         grouped_shape s =
-            grouped_of(recipe_named("block128"), DG_GROUPS_MASKED, 4, most[i], 40, 7168, DG_BF16);
+            grouped_of(recipe_named("block128"), DG_GROUPS_MASKED, 4, most[i], 264, 1664, DG_BF16);
         for (int j = 0; j < 4; j++)
             sizes[j] = (int32_t)rng_range(&r, 1, most[i]);
         s.sizes = sizes;
@@ -165,6 +166,53 @@ static void check_shape(rng *r, const grouped_shape *shape)
     dg_destroy(context);
 }
 
+/* G03: groups whose operands lie more than 2^32 elements apart, each operand in turn, then D. */
+static void g03_groups_far_apart(void **state)
+{
+    (void)state;
+    if (test_device() != DG_CPU)
+        skip();
+    enum { GROUPS = 2, M = 9, N = 40, K = 130 };
+    const int64_t stride = (int64_t)5 << 30;
+    static const int32_t sizes[GROUPS] = {M, M};
+    rng r = rng_new(303);
+    dg_context *context = test_context(NULL);
+    grouped_shape s =
+        grouped_of(recipe_named("block128"), DG_GROUPS_MASKED, GROUPS, M, N, K, DG_F32);
+    s.sizes = sizes;
+    grouped_case *c = grouped_case_new(&r, &s);
+    assert_ok(grouped_case_run(c, context, false));
+    grouped_case_check(c);
+    const guard *memory[] = {&c->a, &c->b, &c->scale_a, &c->scale_b, &c->d};
+    static const size_t element[] = {1, 1, 4, 4, 4};
+    for (int i = 0; i < 5; i++) {
+        dg_gemm g = c->gemm;
+        dg_groups q = c->groups;
+        void **const data[] = {&g.a.data, &g.b.data, &g.scale_a.data, &g.scale_b.data, &g.d.data};
+        int64_t *const strides[] = {&q.a_stride, &q.b_stride, &q.scale_a_stride, &q.scale_b_stride,
+                                    &q.d_stride};
+        /* Of this address space only the touched pages take memory. */
+        const size_t bytes = memory[i]->bytes / GROUPS, apart = (size_t)stride * element[i];
+        char *far = mmap(NULL, apart + bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        assert_true(far != MAP_FAILED);
+        for (size_t group = 0; group < GROUPS; group++)
+            memcpy(far + group * apart, (char *)memory[i]->data + group * bytes, bytes);
+        float result[GROUPS * M * N];
+        g.d.data = result;
+        *data[i] = far;
+        *strides[i] = stride;
+        assert_ok(dg_grouped_run(context, &g, &q, NULL));
+        for (size_t group = 0; group < GROUPS; group++)
+            assert_memory_equal((char *)g.d.data + group * (size_t)q.d_stride * sizeof(float),
+                                (char *)c->d.data + group * sizeof result / GROUPS,
+                                sizeof result / GROUPS);
+        munmap(far, apart + bytes);
+    }
+    grouped_case_free(c);
+    dg_destroy(context);
+}
+
 /* G07: groups without input along K become zero, or keep D when they accumulate. */
 static void g07_groups_without_input(void **state)
 {
@@ -214,6 +262,7 @@ static void g09_rows_marked_as_padding(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(g03_groups_far_apart),
         cmocka_unit_test(g07_groups_without_input),
         cmocka_unit_test(g08_skipped_experts),
         cmocka_unit_test(g09_rows_marked_as_padding),

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Requirements G29, G31, G33, G34 and G36 (docs/requirements.md): processes, first calls, devices
+ * Requirements G29 to G31, G33, G34 and G36 (docs/requirements.md): processes, first calls, devices
  * that are not there, instruction sets, the same bits every time. G28 is test_threads.c, G32 is
  * tests/structure/exports.sh.
  */
 #include "core/formats.h"
+#include "files.h"
 #include "gemm_case.h"
 #include "test.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +29,11 @@ static bool is_mapped(const char *library)
     return found;
 }
 
-/* A case; its result goes into `pipe_end`. Exits the process. NULL: a CPU context of its own. */
+/* A case; its result goes into `pipe_end`. Exits the process. NULL: a context of its own. */
 static void multiply_and_exit(uint64_t stream, dg_context *context, int pipe_end)
 {
     rng r = rng_new(stream);
-    if (context == NULL && dg_create(&context, DG_CPU, NULL) != DG_OK)
+    if (context == NULL && dg_create(&context, test_device(), NULL) != DG_OK)
         _exit(2);
     dg_gemm shape = gemm_of(recipe_named("block128"), 30, 200, 300, DG_F32);
     gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
@@ -97,10 +99,40 @@ static void g29_compute_then_fork(void **state)
     dg_destroy(context);
 }
 
+/* G30: processes that start together leave nothing on the disk that another one could find damaged,
+ * and need no folder that they may write to. */
+static void g30_no_files(void **state)
+{
+    (void)state;
+    const char *folder = files_folder();
+    static const char *const names[] = {"HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"};
+    pid_t children[16];
+    fflush(stdout);
+    for (int i = 0; i < 16; i++) {
+        children[i] = fork();
+        assert_true(children[i] >= 0);
+        if (children[i] != 0)
+            continue;
+        alarm(60);
+        for (size_t j = 0; j < sizeof names / sizeof names[0]; j++)
+            setenv(names[j], i % 2 == 0 ? folder : "/nowhere", 1);
+        if (chdir(folder) != 0)
+            _exit(5);
+        multiply_and_exit((uint64_t)i, NULL, open("/dev/null", O_WRONLY));
+    }
+    for (int i = 0; i < 16; i++) {
+        int status;
+        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(files_count(folder, ""), 0);
+}
+
+/* Of work: on the CPU the time that this process computed, so that others' load does not count. */
 static double seconds(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(test_device() == DG_CPU ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -211,12 +243,11 @@ static void g36_same_bits_every_time(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(g29_load_then_fork), /* first: nothing has touched a device yet */
-        cmocka_unit_test(g29_compute_then_fork),
-        cmocka_unit_test(g31_first_call),
-        cmocka_unit_test(g33_devices_that_are_not_there),
+        /* These fork, and no child can use a GPU that its parent has used. */
+        cmocka_unit_test(g29_load_then_fork),   cmocka_unit_test(g29_compute_then_fork),
+        cmocka_unit_test(g30_no_files),         cmocka_unit_test(g36_same_bits_every_time),
+        cmocka_unit_test(g31_first_call),       cmocka_unit_test(g33_devices_that_are_not_there),
         cmocka_unit_test(g34_instruction_sets),
-        cmocka_unit_test(g36_same_bits_every_time),
     };
     return test_run(argc, argv, tests);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Requirements G14, G15, G16 and G18 (docs/requirements.md): scales, result types, accumulation. */
+/* Requirements G11 (of results), G14, G15, G16 and G18: scales, result types, accumulation. */
 #include "core/formats.h"
 #include "gemm_case.h"
 #include "oracle.h"
@@ -15,6 +15,37 @@ static void set_scales(guard *scales, float value)
 {
     for (size_t i = 0; i < scales->bytes / sizeof value; i++)
         ((float *)scales->data)[i] = value;
+}
+
+/* A sum beyond the largest code becomes the largest code of its sign, never NaN or infinity. */
+static void g11_results_saturate(void **state)
+{
+    (void)state;
+    enum { M = 9, N = 70, K = 16 };
+    static const struct {
+        dg_dtype type;
+        uint8_t a, largest;              /* K products of a x a are beyond `largest` */
+    } cases[] = {{DG_E4M3, 0x50, 0x7E},  /* 16 x 8 x 8 = 1024, 448 */
+                 {DG_E5M2, 0x7E, 0x7B}}; /* 16 x 448 x 448, 57344 */
+    rng r = rng_new(11);
+    dg_context *context = test_context(NULL);
+    for (int i = 0; i < 2; i++) {
+        dg_gemm shape = gemm_of(recipe_named("tensor"), M, N, K, cases[i].type);
+        shape.scale_d = scale_of(DG_F32, M, N, 0, 0, 0, 0);
+        gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
+        memset(c->a.data, cases[i].a, c->a.bytes);
+        for (int n = 0; n < N; n++) /* odd columns are negative */
+            memset((uint8_t *)c->b.data + n * K, cases[i].a | (n % 2 == 0 ? 0 : 0x80), K);
+        set_scales(&c->scale_a, 1.0f);
+        set_scales(&c->scale_b, 1.0f);
+        set_scales(&c->scale_d, 1.0f);
+        assert_ok(gemm_case_run(c, context));
+        for (int j = 0; j < M * N; j++)
+            assert_int_equal(((uint8_t *)c->d.data)[j],
+                             cases[i].largest | (j % N % 2 == 0 ? 0 : 0x80));
+        gemm_case_free(c);
+    }
+    dg_destroy(context);
 }
 
 /* The raw sum is far beyond FP16's range, the scaled one is not. */
@@ -161,6 +192,7 @@ static void g18_scales_are_never_rounded_silently(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(g11_results_saturate),
         cmocka_unit_test(g14_scales_act_before_narrowing),
         cmocka_unit_test(g15_scale_of_the_result),
         cmocka_unit_test(g16_accumulation_over_long_k),

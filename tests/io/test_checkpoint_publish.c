@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,14 +126,17 @@ static void killed_at_any_moment(void **state)
     double seconds = time_run(input, whole);
     int none = 0;
     for (int i = 0; i < 30; i++) {
+        double started = now();
         pid_t child = start(input, output);
         sleep_for(1.1 * seconds * rng_unit(&r));
         kill(child, SIGKILL);
         finish(child);
-        if (files_exist(output))
+        if (files_exist(output)) {
+            seconds = fmin(seconds, now() - started); /* faster than before, with less load */
             files_expect_same(whole, output);
-        else
+        } else {
             none++;
+        }
         files_remove(output);
         /* What one run leaves, the next one clears away. */
         assert_true(files_count(place, ".out.deepgemm-") <= 1);
@@ -190,6 +194,7 @@ static void interrupted(void **state)
     double seconds = time_run(input, whole);
     int none = 0;
     for (int i = 0; i < 12; i++) {
+        double started = now();
         pid_t child = start(input, output);
         sleep_for(seconds * rng_unit(&r));
         kill(child, SIGINT);
@@ -202,6 +207,7 @@ static void interrupted(void **state)
             assert_int_equal(WEXITSTATUS(status) == 0, made);
         assert_true(files_count(place, ".out.deepgemm-") <= !made);
         if (made) {
+            seconds = fmin(seconds, now() - started);
             files_expect_same(whole, output);
             files_remove(output);
         }

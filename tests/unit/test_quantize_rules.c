@@ -51,31 +51,46 @@ static void dequantize_f32(const dg_quantize *q, float *values)
     dg_destroy(context);
 }
 
-/* G10 */
+/* G10: for every type of input, code and scale. */
 static void zero_blocks_get_a_usable_scale(void **state)
 {
     (void)state;
     enum { N = 256 };
-    static float input[N * N], values[N * N], scales[N * 2];
-    static uint8_t codes[N * N];
-    const int32_t blocks[][2] = {{128, 128}, {1, 128}, {1, 0}, {0, 0}};
+    static float values[N * N];
+    static uint32_t input[N * N];
+    static uint8_t codes[N * N], scales[N * 2 * sizeof(float)];
+    static const int32_t blocks[][2] = {{128, 128}, {1, 128}, {1, 0}, {0, 0}};
+    static const dg_dtype inputs[] = {DG_F32, DG_BF16, DG_F16};
+    static const struct {
+        dg_dtype code, scale;
+        float of_one; /* the scale of a block whose largest value is 1 */
+        uint8_t one;
+    } kinds[] = {{DG_E4M3, DG_F32, 1.0f / 448.0f, 0x7E},
+                 {DG_E5M2, DG_F32, 1.0f / 57344.0f, 0x7B},
+                 {DG_E4M3, DG_UE8M0, 0x1p-8f, 0x78},
+                 {DG_E5M2, DG_UE8M0, 0x1p-15f, 0x78}};
     for (int b = 0; b < 4; b++)
-        for (int one = 0; one < 2; one++) { /* all zero, and all zero but one */
-            memset(input, 0, sizeof input);
-            input[0] = (float)one;
-            dg_quantize q =
-                quantize_of(input, DG_F32, codes, scales, DG_F32, N, N, blocks[b][0], blocks[b][1]);
-            quantize_f32(&q);
-            dequantize_f32(&q, values);
-            for (int64_t i = 0; i < q.scale.rows * q.scale.cols; i++)
-                assert_true(scales[i] == (one && i == 0 ? 1.0f / 448.0f : 1.0f));
-            for (int i = one; i < N * N; i++)
-                assert_true(codes[i] == 0 && values[i] == 0.0f);
-            if (one) {
-                assert_int_equal(codes[0], 0x7E);
-                assert_true(fabsf(values[0] - 1.0f) <= 0x1p-23f);
+        for (int t = 0; t < 3; t++)
+            for (int i = 0; i < 8; i++) {
+                const int kind = i / 2, one = i % 2; /* all zero, and all zero but one */
+                memset(input, 0, sizeof input);
+                dgi_store_f32(input, inputs[t], 0, (float)one, DG_SATURATE);
+                dg_quantize q = quantize_of(input, inputs[t], codes, scales, kinds[kind].scale, N,
+                                            N, blocks[b][0], blocks[b][1]);
+                q.output.dtype = kinds[kind].code;
+                q.rounding = kinds[kind].scale == DG_UE8M0 ? DG_SCALE_POW2_UP : DG_SCALE_EXACT;
+                quantize_f32(&q);
+                dequantize_f32(&q, values);
+                for (int64_t j = 0; j < q.scale.rows * q.scale.cols; j++)
+                    assert_true(dgi_load_f32(scales, kinds[kind].scale, j) ==
+                                (one && j == 0 ? kinds[kind].of_one : 1.0f));
+                for (int j = one; j < N * N; j++)
+                    assert_true(codes[j] == 0 && values[j] == 0.0f);
+                if (one) {
+                    assert_int_equal(codes[0], kinds[kind].one);
+                    assert_true(fabsf(values[0] - 1.0f) <= 0x1p-23f);
+                }
             }
-        }
 }
 
 /* G11 */
@@ -254,6 +269,44 @@ static void offsets_pass_31_bits(void **state)
     free(codes), free(scales);
 }
 
+/* The same for results: rows of codes and of dequantised values far apart equal those side by side.
+ */
+static void far_apart_results(void **state)
+{
+    (void)state;
+    enum { ROWS = 70, COLS = 33 };
+    const int64_t pitch = (int64_t)1 << 25; /* 69 rows down: 2.3e9 elements */
+    const size_t bytes = (size_t)(ROWS * pitch) * sizeof(float);
+    float input[ROWS * COLS], scales[ROWS], values[ROWS * COLS];
+    uint8_t codes[ROWS * COLS];
+    rng r = rng_new(2);
+    rng_fill_normal(&r, input, DG_F32, (int64_t)ROWS * COLS, 1.0);
+    dg_quantize q = quantize_of(input, DG_F32, codes, scales, DG_F32, ROWS, COLS, 1, 0);
+    quantize_f32(&q);
+    dequantize_f32(&q, values);
+
+    char *far = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(far != MAP_FAILED);
+    q.output.data = far;
+    q.output.ld = pitch;
+    quantize_f32(&q);
+    for (int64_t row = 0; row < ROWS; row++)
+        assert_memory_equal(far + row * pitch, codes + row * COLS, COLS);
+
+    dg_dequantize d = DG_DEQUANTIZE_INIT;
+    d.input = dg_matrix_of(codes, DG_E4M3, ROWS, COLS);
+    d.scale = q.scale;
+    d.output = dg_matrix_of(far, DG_F32, ROWS, COLS);
+    d.output.ld = pitch;
+    dg_context *context = cpu_context();
+    assert_ok(dg_dequantize_run(context, &d, NULL));
+    dg_destroy(context);
+    for (int64_t row = 0; row < ROWS; row++)
+        assert_memory_equal((float *)far + row * pitch, values + row * COLS, COLS * sizeof(float));
+    munmap(far, bytes);
+}
+
 static void bad_given_scales_are_refused(void **state)
 {
     (void)state;
@@ -285,6 +338,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_floor_replaces_a_smaller_amax),
         cmocka_unit_test(empty_tensors),
         cmocka_unit_test(offsets_pass_31_bits),
+        cmocka_unit_test(far_apart_results),
         cmocka_unit_test(bad_given_scales_are_refused),
     };
     return test_run(argc, argv, tests);
