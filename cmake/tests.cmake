@@ -18,6 +18,9 @@ target_compile_definitions(test_support
 file(GLOB test_sources CONFIGURE_DEPENDS tests/unit/test_*.c tests/kernel/test_*.c
      tests/api/test_*.c tests/io/test_*.c tests/cli/test_*.c
      tests/cuda/test_*.c)
+if(NOT cuda_sources)
+  list(FILTER test_sources EXCLUDE REGEX "test_drivers.c$")
+endif()
 # Waiting is passive because tests run side by side. ThreadSanitizer is told that only code of this
 # project counts, and that a child of fork() may use threads.
 set(test_environment
@@ -44,6 +47,20 @@ add_library(fake_openblas MODULE tests/cli/fake_openblas.c)
 set_target_properties(fake_openblas PROPERTIES C_VISIBILITY_PRESET default)
 target_compile_definitions(test_bench PRIVATE FAKE_OPENBLAS="$<TARGET_FILE:fake_openblas>")
 add_dependencies(test_bench fake_openblas)
+
+# Drivers that a test loads under the real one's name.
+if(cuda_sources)
+  add_library(fake_driver MODULE tests/cuda/fake_driver.c tests/cuda/fake_driver_rest.c)
+  add_library(fake_old_driver MODULE tests/cuda/fake_driver.c)
+  foreach(fake fake_driver fake_old_driver)
+    set_target_properties(${fake} PROPERTIES C_VISIBILITY_PRESET default)
+    target_include_directories(${fake} PRIVATE include src SYSTEM ${DEEPGEMM_CUDA_INCLUDE})
+    target_link_options(${fake} PRIVATE LINKER:-soname,libcuda.so.1)
+    add_dependencies(test_drivers ${fake})
+  endforeach()
+  target_compile_definitions(test_drivers PRIVATE FAKE_DRIVER="$<TARGET_FILE:fake_driver>"
+                             FAKE_OLD_DRIVER="$<TARGET_FILE:fake_old_driver>")
+endif()
 
 # Structure says nothing new under a sanitizer, and its libraries are not for installing.
 if(NOT DEEPGEMM_SANITIZE)
