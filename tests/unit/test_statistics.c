@@ -420,7 +420,8 @@ static void test_held_out_data(void **state)
         assert_true(counts.saturated >= 10);
         assert_true(fabs(q.clipped * ROWS * COLS - (double)counts.saturated) < 1e-6);
         assert_true(fabs(q.underflow * ROWS * COLS - (double)counts.underflow) < 1e-6);
-        assert_true(q.clipped > own.clipped);
+        if (method == DG_METHOD_AMAX) /* the others clip some of what they have seen, too */
+            assert_true(own.clipped == 0.0 && q.clipped > 0.0);
     }
     dg_statistics_destroy(s);
     dg_statistics_destroy(h);
