@@ -121,7 +121,10 @@ static bool add_error(void *user, const dg_tensor_report *tensor)
     return true;
 }
 
-/* Quantising with scales by MSE has less error than without, and static ones are in the output. */
+/*
+ * Quantising with scales by MSE has no more error than without (sometimes those of amax are the
+ * best), and static ones are in the output.
+ */
 static void test_quantising_takes_them(void **state)
 {
     fixture *f = *state;
@@ -143,7 +146,7 @@ static void test_quantising_takes_them(void **state)
     job.user = &with;
     job.scales = path;
     assert_ok(dg_checkpoint_quantize(f->context, f->folder, files_path(place, "mse"), &job));
-    assert_true(with < without);
+    assert_true(with <= without);
 
     dg_checkpoint *scales, *output;
     dg_tensor given, written;
