@@ -18,8 +18,8 @@ target_compile_definitions(test_support
 file(GLOB test_sources CONFIGURE_DEPENDS tests/unit/test_*.c tests/kernel/test_*.c
      tests/api/test_*.c tests/io/test_*.c tests/cli/test_*.c
      tests/cuda/test_*.c)
-if(NOT cuda_sources)
-  list(FILTER test_sources EXCLUDE REGEX "test_drivers.c$")
+if(NOT cuda_sources) # what they test is not there
+  list(FILTER test_sources EXCLUDE REGEX "test_driver(s|_calls).c$")
 endif()
 # Waiting is passive because tests run side by side. ThreadSanitizer is told that only code of this
 # project counts, and that a child of fork() may use threads.
@@ -48,8 +48,9 @@ set_target_properties(fake_openblas PROPERTIES C_VISIBILITY_PRESET default)
 target_compile_definitions(test_bench PRIVATE FAKE_OPENBLAS="$<TARGET_FILE:fake_openblas>")
 add_dependencies(test_bench fake_openblas)
 
-# Drivers that a test loads under the real one's name.
+# Drivers that a test loads under the real one's name, and one inside a test.
 if(cuda_sources)
+  target_include_directories(test_driver_calls SYSTEM PRIVATE ${DEEPGEMM_CUDA_INCLUDE})
   add_library(fake_driver MODULE tests/cuda/fake_driver.c tests/cuda/fake_driver_rest.c)
   add_library(fake_old_driver MODULE tests/cuda/fake_driver.c)
   foreach(fake fake_driver fake_old_driver)

@@ -8,16 +8,21 @@
 
 /* ---- contexts ------------------------------------------------------------------------ */
 
-dg_status dgi_cuda_enter(dgi_cuda *cuda)
+dg_status dgi_cuda_enter(dgi_cuda *cuda, bool *pushed)
 {
-    return dgi_driver_check(&cuda->driver, cuda->driver.cuCtxPushCurrent(cuda->primary),
-                            "making the device's context current");
+    CUcontext current = NULL;
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuCtxGetCurrent(&current),
+                             "asking for the current context"));
+    *pushed = current != cuda->primary;
+    return *pushed ? dgi_driver_check(&cuda->driver, cuda->driver.cuCtxPushCurrent(cuda->primary),
+                                      "making the device's context current")
+                   : DG_OK;
 }
 
-dg_status dgi_cuda_leave(dgi_cuda *cuda, dg_status status)
+dg_status dgi_cuda_leave(dgi_cuda *cuda, bool pushed, dg_status status)
 {
     CUcontext popped;
-    CUresult result = cuda->driver.cuCtxPopCurrent(&popped);
+    CUresult result = pushed ? cuda->driver.cuCtxPopCurrent(&popped) : CUDA_SUCCESS;
     return status != DG_OK
                ? status
                : dgi_driver_check(&cuda->driver, result, "restoring the caller's context");
@@ -117,9 +122,10 @@ static dg_status cuda_open(dg_context *context, const dg_context_options *option
 static void cuda_close(dg_context *context)
 {
     dgi_cuda *cuda = context->state;
-    if (dgi_cuda_enter(cuda) == DG_OK) {
+    bool pushed;
+    if (dgi_cuda_enter(cuda, &pushed) == DG_OK) {
         dgi_cuda_unload(cuda);
-        dgi_cuda_leave(cuda, DG_OK);
+        dgi_cuda_leave(cuda, pushed, DG_OK);
     }
     cuda->driver.cuDevicePrimaryCtxRelease(cuda->device);
     release(cuda);
@@ -143,23 +149,26 @@ static dg_status cuda_memory_alloc(dg_context *context, size_t bytes, void **mem
 {
     dgi_cuda *cuda = context->state;
     CUdeviceptr address = 0;
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     char what[64];
     snprintf(what, sizeof what, "allocating %zu bytes of device memory", bytes);
     dg_status status =
         dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&address, bytes), what);
     *memory = (void *)(uintptr_t)address;
-    return dgi_cuda_leave(cuda, status);
+    return dgi_cuda_leave(cuda, pushed, status);
 }
 
 static dg_status cuda_memory_free(dg_context *context, void *memory)
 {
     dgi_cuda *cuda = context->state;
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    dgi_cuda_forget_pointers(cuda);
     dg_status status =
         dgi_driver_check(&cuda->driver, cuda->driver.cuMemFree((CUdeviceptr)(uintptr_t)memory),
                          "releasing device memory");
-    return dgi_cuda_leave(cuda, status);
+    return dgi_cuda_leave(cuda, pushed, status);
 }
 
 /* The driver finds out from the addresses which way to copy. */
@@ -168,18 +177,21 @@ static dg_status cuda_memory_copy(dg_context *context, void *target, const void 
 {
     (void)kind;
     dgi_cuda *cuda = context->state;
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     CUresult result = cuda->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target,
                                                  (CUdeviceptr)(uintptr_t)source, bytes, stream);
-    return dgi_cuda_leave(cuda, dgi_driver_check(&cuda->driver, result, "copying memory"));
+    return dgi_cuda_leave(cuda, pushed, dgi_driver_check(&cuda->driver, result, "copying memory"));
 }
 
 static dg_status cuda_synchronize(dg_context *context, void *stream)
 {
     dgi_cuda *cuda = context->state;
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     CUresult result = cuda->driver.cuStreamSynchronize(stream);
-    return dgi_cuda_leave(cuda, dgi_driver_check(&cuda->driver, result, "waiting for the stream"));
+    return dgi_cuda_leave(cuda, pushed,
+                          dgi_driver_check(&cuda->driver, result, "waiting for the stream"));
 }
 
 /* ---- scales ---------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #define DGI_CUDA_CONTEXT_H
 
 #include "backend.h"
+#include "core/memo.h"
 #include "core/plan_decode_sm90.h"
 #include "core/plan_grouped_sm90.h"
 #include "core/plan_sm90.h"
@@ -27,6 +28,8 @@ typedef struct dgi_loaded_kernel {
     CUfunction function; /* NULL until it is loaded */
 } dgi_loaded_kernel;
 
+enum { DGI_KNOWN_POINTERS = 4096 };
+
 typedef struct dgi_cuda {
     dgi_driver driver;
     CUdevice device;
@@ -42,15 +45,22 @@ typedef struct dgi_cuda {
     dgi_loaded_kernel *decode;  /* one for each row of kernels_sm90_decode.def */
     dgi_loaded_kernel *grouped; /* of kernels_sm90_grouped.def */
     dgi_loaded_kernel small[DGI_SMALL_COUNT];
+    /* Without the lock, see operands.c: pointers of this device's memory; tensor maps. */
+    _Atomic uint64_t pointers[DGI_KNOWN_POINTERS];
+    dgi_memo maps;
 } dgi_cuda;
 
 /*
- * Makes the primary context current for this thread, and restores the caller's. Every use of the
- * driver lies between the two: DGI_TRY(dgi_cuda_enter(cuda)); ... return dgi_cuda_leave(cuda, s);
+ * Makes the primary context current for this thread, unless it is so already, and restores the
+ * caller's. Every use of the driver lies between the two:
+ *     bool pushed;
+ *     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+ *     ...
+ *     return dgi_cuda_leave(cuda, pushed, status);
  */
-dg_status dgi_cuda_enter(dgi_cuda *cuda);
+dg_status dgi_cuda_enter(dgi_cuda *cuda, bool *pushed);
 /* Returns `status`, or the failure to restore. */
-dg_status dgi_cuda_leave(dgi_cuda *cuda, dg_status status);
+dg_status dgi_cuda_leave(dgi_cuda *cuda, bool pushed, dg_status status);
 
 /*
  * The function of row `index` of a kernel table, or of a small kernel, loaded now when need be.
@@ -80,9 +90,6 @@ dgi_device_scale dgi_device_scale_of(const dg_scale *scale, int32_t unit);
 dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
 
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
-/* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
-dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
-                            CUtensorMap *map);
 
 /* Launches a kernel of many tokens or of groups, whose clusters stand side by side. */
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
@@ -109,11 +116,24 @@ dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);
-/* gemm.c */
+/* operands.c */
 /* Whether the copy engine can address the matrix: multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix);
-/* DG_DEVICE_MISMATCH for a pointer that is not memory of the context's device. */
+/* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
+dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
+                            CUtensorMap *map);
+/* A map of FP32 scales whose rows lie side by side. */
+dg_status dgi_cuda_describe_scales(dgi_cuda *cuda, const dg_scale *scale, uint32_t box_rows,
+                                   uint32_t box_cols, CUtensorMap *map);
+/*
+ * DG_DEVICE_MISMATCH for a pointer that is not memory of the context's device, which a kernel would
+ * fault on. A pointer that passed is remembered and passes until it is forgotten, even when its
+ * memory has been released since: such a call faults as it would anywhere.
+ */
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
+void dgi_cuda_forget_pointers(dgi_cuda *cuda);
+
+/* gemm.c */
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream);
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm);

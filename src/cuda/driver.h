@@ -21,6 +21,7 @@
     X(cuDeviceGetAttribute)                                                                        \
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \
+    X(cuCtxGetCurrent)                                                                             \
     X(cuCtxPushCurrent)                                                                            \
     X(cuCtxPopCurrent)                                                                             \
     X(cuModuleLoadData)                                                                            \

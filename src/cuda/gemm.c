@@ -5,37 +5,12 @@
  */
 #include "cuda/context.h"
 
-#include "core/copy_rules.h"
 #include "core/formats.h"
 #include "core/tuning_sm90.h"
 #include "cuda/device/gemm_args.h"
 
 _Static_assert((int)DGI_DEVICE_BF16 == (int)DG_BF16 && (int)DGI_DEVICE_UE8M0 == (int)DG_UE8M0,
                "device code numbers the types like the public header");
-
-bool dgi_cuda_can_copy(const dg_matrix *matrix)
-{
-    return dgi_can_map((uintptr_t)matrix->data, matrix->rows,
-                       matrix->ld * (int64_t)dg_dtype_bytes(matrix->dtype));
-}
-
-dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
-                            CUtensorMap *map)
-{
-    const size_t element = dg_dtype_bytes(matrix->dtype);
-    const CUtensorMapDataType type =
-        element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
-    /* A single row may come with any ld: its pitch is never used, but must be a valid one. */
-    const cuuint64_t row_bytes = ((cuuint64_t)matrix->cols * element + 15) / 16 * 16;
-    const cuuint64_t pitch = matrix->rows > 1 ? (cuuint64_t)matrix->ld * element : row_bytes;
-    const cuuint64_t sizes[2] = {(cuuint64_t)matrix->cols, (cuuint64_t)matrix->rows};
-    const cuuint32_t box[2] = {(cuuint32_t)(128 / element), box_rows}, steps[2] = {1, 1};
-    CUresult result = cuda->driver.cuTensorMapEncodeTiled(
-        map, type, 2, matrix->data, sizes, &pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return dgi_driver_check(&cuda->driver, result, "describing a matrix to the copy engine");
-}
 
 /*
  * Whether the copy engine can read the scales of A: FP32, the rows' side by side, and a column of
@@ -47,22 +22,6 @@ static bool can_copy_scales(const dgi_sm90_kernel *kernel, const dg_scale *scale
            scale->block_rows == 1 && scale->block_cols == kernel->promote_k &&
            scale->col_phase == 0 && scale->row_stride == 1 && (uintptr_t)scale->data % 16 == 0 &&
            (scale->cols <= 1 || scale->col_stride % 4 == 0);
-}
-
-/* A map of such scales, for boxes of one stage of `kernel`. */
-static dg_status encode_scales(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, const dg_scale *scale,
-                               CUtensorMap *map)
-{
-    const cuuint64_t column = ((cuuint64_t)scale->rows + 3) / 4 * 16;
-    const cuuint64_t pitch = scale->cols > 1 ? (cuuint64_t)scale->col_stride * 4 : column;
-    const cuuint64_t sizes[2] = {(cuuint64_t)scale->rows, (cuuint64_t)scale->cols};
-    const cuuint32_t box[2] = {(cuuint32_t)kernel->tile_m, (cuuint32_t)(128 / kernel->promote_k)};
-    const cuuint32_t steps[2] = {1, 1};
-    CUresult result = cuda->driver.cuTensorMapEncodeTiled(
-        map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)scale->data, sizes, &pitch, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return dgi_driver_check(&cuda->driver, result, "describing scales to the copy engine");
 }
 
 /* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
@@ -104,7 +63,8 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
     if (args->copy_out)
         DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &args->d_map));
     if (args->copy_scales)
-        DGI_TRY(encode_scales(cuda, kernel, &gemm->scale_a, &args->scale_a_map));
+        DGI_TRY(dgi_cuda_describe_scales(cuda, &gemm->scale_a, (uint32_t)kernel->tile_m,
+                                         (uint32_t)(128 / kernel->promote_k), &args->scale_a_map));
     if (args->k == 0)
         return DG_OK; /* A and B are empty and have no address */
     DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster),
@@ -174,22 +134,6 @@ static dg_status realign(dgi_cuda *cuda, dg_matrix *matrix, char **scratch, CUst
 }
 
 /* ---- running ------------------------------------------------------------------------- */
-
-/* A pointer of another device or of the host would fault in the kernel, so it is refused here. */
-dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name)
-{
-    int ordinal = -1;
-    CUresult result = cuda->driver.cuPointerGetAttribute(
-        &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
-    if (result == CUDA_SUCCESS && ordinal == cuda->device)
-        return DG_OK;
-    if (result != CUDA_SUCCESS)
-        return dgi_fail(DG_DEVICE_MISMATCH, "%s at %p is not memory of CUDA device %d", name, data,
-                        cuda->device);
-    return dgi_fail(DG_DEVICE_MISMATCH,
-                    "%s at %p is memory of CUDA device %d, the context is for device %d", name,
-                    data, ordinal, cuda->device);
-}
 
 static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
 {
@@ -320,8 +264,9 @@ dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
 {
     dgi_cuda *cuda = context->state;
     const dg_gemm complete = with_weights(gemm);
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, run(cuda, &complete, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, run(cuda, &complete, stream));
 }
 
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
@@ -340,7 +285,8 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
     choice chosen;
     CUfunction function;
     DGI_TRY(choose(cuda, &complete, &chosen));
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     dg_status status = chosen.decode
                            ? dgi_cuda_decode_kernel(cuda, chosen.few.kernel, NULL, &function)
                            : dgi_cuda_kernel(cuda, chosen.many.kernel, NULL, &function);
@@ -348,7 +294,7 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
         status = dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
     if (status == DG_OK && unpacked_bytes(&complete, &chosen) > 0)
         status = dgi_cuda_small_kernel(cuda, DGI_SMALL_weights, NULL, &function);
-    return dgi_cuda_leave(cuda, status);
+    return dgi_cuda_leave(cuda, pushed, status);
 }
 
 /* ---- explain ------------------------------------------------------------------------- */

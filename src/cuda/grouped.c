@@ -434,8 +434,9 @@ dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_gr
     call c;
     DGI_TRY(begin(&c, context, gemm, groups));
     c.stream = stream;
-    DGI_TRY(dgi_cuda_enter(c.cuda));
-    return dgi_cuda_leave(c.cuda, run(&c));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(c.cuda, &pushed));
+    return dgi_cuda_leave(c.cuda, pushed, run(&c));
 }
 
 static dg_status load(call *c)
@@ -454,8 +455,9 @@ dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
 {
     call c;
     DGI_TRY(begin(&c, context, gemm, groups));
-    DGI_TRY(dgi_cuda_enter(c.cuda));
-    return dgi_cuda_leave(c.cuda, load(&c));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(c.cuda, &pushed));
+    return dgi_cuda_leave(c.cuda, pushed, load(&c));
 }
 
 /* ---- explaining ------------------------------------------------------------------------ */

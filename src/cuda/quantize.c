@@ -179,8 +179,9 @@ dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, vo
 {
     dgi_cuda *cuda = context->state;
     DGI_TRY(check_size(&quantize->input));
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, run_quantize(cuda, quantize, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, run_quantize(cuda, quantize, stream));
 }
 
 /* ---- dequantise ---------------------------------------------------------------------- */
@@ -201,11 +202,12 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void 
     };
     DGI_TRY(check_size(&q->input));
     DGI_TRY(dgi_cuda_check_scale(&q->scale, "scale"));
-    DGI_TRY(dgi_cuda_enter(cuda));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     dg_status status = falls_into_pieces(&q->input, &q->output, &q->scale, DGI_DEQUANTIZE_PIECE)
                            ? launch_pieces(cuda, DGI_SMALL_dequantize_pieces, &args, args.rows,
                                            args.cols, DGI_DEQUANTIZE_PIECE, stream)
                            : dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args,
                                                    args.rows * args.cols, stream);
-    return dgi_cuda_leave(cuda, status);
+    return dgi_cuda_leave(cuda, pushed, status);
 }

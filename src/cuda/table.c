@@ -76,9 +76,10 @@ dg_status dgi_cuda_table_open(dg_table *table)
     memset(s->host, 0, (problems + 1) * sizeof *s->host);
     s->kernel = kernel;
     s->vary = (dgi_varying){largest->scale_a.cols > 1, largest->scale_b.cols > 1};
-    dg_status status = dgi_cuda_enter(cuda);
+    bool pushed;
+    dg_status status = dgi_cuda_enter(cuda, &pushed);
     if (status == DG_OK)
-        status = dgi_cuda_leave(cuda, place(cuda, s, problems));
+        status = dgi_cuda_leave(cuda, pushed, place(cuda, s, problems));
     if (status != DG_OK) {
         release(cuda, s);
         return status;
@@ -90,10 +91,11 @@ dg_status dgi_cuda_table_open(dg_table *table)
 void dgi_cuda_table_close(dg_table *table)
 {
     dgi_cuda *cuda = table->context->state;
-    if (dgi_cuda_enter(cuda) != DG_OK)
+    bool pushed;
+    if (dgi_cuda_enter(cuda, &pushed) != DG_OK)
         return;
     release(cuda, table->state);
-    dgi_cuda_leave(cuda, DG_OK);
+    dgi_cuda_leave(cuda, pushed, DG_OK);
 }
 
 /* What the copy engine and the kernel need of a problem, which the front does not know. */
@@ -167,8 +169,9 @@ dg_status dgi_cuda_table_update(dg_table *table, void *stream)
             DGI_TRY(check(table->state, &table->set[i], i));
     if (table->problems == 0)
         return DG_OK;
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, update(cuda, table, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, update(cuda, table, stream));
 }
 
 dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v, void *stream)
@@ -178,8 +181,9 @@ dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v
                                       v->d, v->bias, v->scale_a, v->scale_b, v->scale_d};
     if (table->problems == 0)
         return DG_OK;
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, setup(cuda, table, &values, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, setup(cuda, table, &values, stream));
 }
 
 dg_status dgi_cuda_table_run(dg_table *table, void *stream)
@@ -189,8 +193,9 @@ dg_status dgi_cuda_table_run(dg_table *table, void *stream)
     dgi_grouped_args args = {s->records, s->before, table->problems};
     if (table->problems == 0)
         return DG_OK;
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, dgi_cuda_launch_grouped(cuda, s->kernel, &args, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, dgi_cuda_launch_grouped(cuda, s->kernel, &args, stream));
 }
 
 dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)

@@ -107,8 +107,9 @@ dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const d
 {
     dgi_cuda *cuda = context->state;
     DGI_TRY(dgi_cuda_check_scale(scale_b, "scale_b"));
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, pack(cuda, weights, b, scale_b, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, pack(cuda, weights, b, scale_b, stream));
 }
 
 static dg_status unpack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
@@ -122,6 +123,7 @@ dg_status dgi_cuda_weights_unpack(dg_context *context, const dg_weights *weights
                                   const dg_matrix *b, const dg_scale *scale_b, void *stream)
 {
     dgi_cuda *cuda = context->state;
-    DGI_TRY(dgi_cuda_enter(cuda));
-    return dgi_cuda_leave(cuda, unpack(cuda, weights, b, scale_b, stream));
+    bool pushed;
+    DGI_TRY(dgi_cuda_enter(cuda, &pushed));
+    return dgi_cuda_leave(cuda, pushed, unpack(cuda, weights, b, scale_b, stream));
 }
