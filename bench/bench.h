@@ -18,6 +18,9 @@ typedef struct bench_recipe {
     dg_accumulation accumulation;
 } bench_recipe;
 
+/* The recipe of that name; exits when there is none, naming `where`. */
+const bench_recipe *bench_recipe_named(const char *name, const char *where);
+
 typedef struct bench_case {
     const bench_recipe *recipe;
     int64_t m, n, k;

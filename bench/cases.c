@@ -16,7 +16,7 @@ static const bench_recipe recipes[] = {
     {"mx", 1, 32, 1, 32, DG_UE8M0, DG_ACCUMULATE_PRECISE},
 };
 
-static const bench_recipe *find_recipe(const char *name, const char *where)
+const bench_recipe *bench_recipe_named(const char *name, const char *where)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         if (strcmp(recipes[i].name, name) == 0)
@@ -46,7 +46,7 @@ bool bench_case_parse(const char *line, const char *where, bench_case *item)
     if ((fields != 4 && fields != 7) || m < 1 || n < 1 || k < 1)
         cli_misuse("%s: a case is 'recipe m n k [a b d]' with sizes of at least 1", where);
     *item = (bench_case){
-        find_recipe(recipe, where), m, n, k, find_dtype(a, where), find_dtype(b, where),
+        bench_recipe_named(recipe, where), m, n, k, find_dtype(a, where), find_dtype(b, where),
         find_dtype(d, where)};
     return true;
 }

@@ -3,6 +3,7 @@
 """Prints the JSON of `deepgemm bench --json` as Markdown.
 
 bench/table.py --means FILE.json ...   A line for each recipe of a GPU's results: geometric means.
+bench/table.py GROUPED.json   Of `bench --grouped`: its rows, then each family of cases as means.
 bench/table.py FILE.json ...   Files whose names differ only in "-1", "-2" and so on are rounds of
 one run: of each case the table shows the round whose share of the floor is the middle one.
 """
@@ -91,6 +92,40 @@ def means(result):
         yield f"| {recipe} | " + " | ".join(cells) + " |"
 
 
+def rows_power(sizes):
+    """The power of two that is nearest to the mean of the rows in "90,7x128"."""
+    items = [re.match(r"(?:(\d+)x)?(\d+)", item).groups() for item in sizes.split(",")]
+    total = sum(int(count or 1) * int(rows) for count, rows in items)
+    return round(math.log2(total / sum(int(count or 1) for count, _ in items) + 1))
+
+
+def grouped(result):
+    """Cases of one recipe, form and number of products with about as many rows are a family."""
+    rows, families = result["rows"], {}
+    yield f"{result['chip']}, {result['grouped']}, commit {result['commit']}, {result['date'][:10]}"
+    yield ""
+    yield "| case | us | GB/s of weights | of floor | busiest / mean | separate / ours | cuBLASLt / ours |"
+    yield "|---" + "|---:" * 6 + "|"
+    for row in rows:
+        recipe, form, *shape, sizes = row["case"].split()
+        families.setdefault((recipe, form, row["products"], rows_power(sizes)), []).append(row)
+        cells = [f"{row['us']:.1f}", number(row["weight_gbps"]), f"{row['floor_share']:.2f}",
+                 f"{row['busiest']:.2f}", f"{row['separate_us'] / row['us']:.2f}"]
+        peer = row["peer_us"].get("cublaslt_fp8")
+        cells.append(f"{peer / row['us']:.2f}" if peer else "–")
+        name = " ".join([recipe, form, *shape, sizes if len(sizes) < 40 else sizes[:36] + " ..."])
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "| family | cases | of floor | separate / ours | cuBLASLt / ours |"
+    yield "|---|---:|---:|---:|---:|"
+    for (recipe, form, products, _), mine in families.items():
+        cells = [str(len(mine)), geometric_mean(row["floor_share"] for row in mine),
+                 geometric_mean(row["separate_us"] / row["us"] for row in mine),
+                 geometric_mean(row["peer_us"]["cublaslt_fp8"] / row["us"] for row in mine
+                                if "cublaslt_fp8" in row["peer_us"])]
+        yield f"| {recipe} {form}, {products} products | " + " | ".join(cells) + " |"
+
+
 runs = {}
 paths = [path for path in sys.argv[1:] if path != "--means"]
 for path in paths:
@@ -98,6 +133,9 @@ for path in paths:
         name = re.sub(r"(-\d+)?\.json$", "", path.rsplit("/", 1)[-1])
         runs.setdefault(name, []).append(json.load(file))
 for name, rounds in runs.items():
+    if "grouped" in rounds[0]:
+        print("\n".join(grouped(rounds[0])))
+        continue
     if "regime" in rounds[0]:
         if "--means" not in sys.argv:
             print("\n".join(gpu_table(rounds[0]["rows"])) + "\n")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* deepgemm bench: times products of given shapes beside their floor and their peers. */
 #include "bench.h"
+#include "grouped.h"
 #include "peers/peer.h"
 #ifdef BENCH_GPU
 #include "gpu/bench_gpu.h"
@@ -24,7 +25,7 @@ static const int64_t sweep_sizes[] = {1,  2,  3,  4,   5,   6,   8,   12,  16,  
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 typedef struct request {
-    const char *file, *recipe, *commit, *plot, *device, *output;
+    const char *file, *grouped, *recipe, *commit, *plot, *device, *output;
     int64_t m, n, k, threads;
     int weights, fill;
     bool quantize, sweep, warm, sustained, no_peers, json;
@@ -179,6 +180,32 @@ static int run_gpu(const request *r, int ordinal, double seconds)
 #endif
 }
 
+/* On a CUDA device, or on the processors where `ordinal` is DG_CPU. */
+static int run_grouped(const request *r, int ordinal, double seconds)
+{
+    const grouped_request grouped = {.file = r->grouped,
+                                     .packed = r->weights == 0,
+                                     .warm = r->warm,
+                                     .sustained = r->sustained,
+                                     .no_peers = r->no_peers,
+                                     .json = r->json,
+                                     .fill = (bench_fill)r->fill,
+                                     .seconds = seconds,
+                                     .commit = r->commit,
+                                     .output = r->output,
+                                     .options = r->options};
+    if (r->file != NULL || r->recipe != NULL || r->m > 0 || r->n > 0 || r->k > 0 || r->sweep ||
+        r->quantize)
+        cli_misuse("--grouped takes all its cases from its file");
+    if (ordinal == DG_CPU)
+        return grouped_bench_cpu(&grouped);
+#ifdef BENCH_GPU
+    return grouped_bench_gpu(&grouped, ordinal);
+#else
+    cli_die("this build is for the CPU only: it cannot run on cuda:%d", ordinal);
+#endif
+}
+
 int cli_bench(int argc, char **argv)
 {
     request r = {.weights = -1, .options = DG_CONTEXT_OPTIONS_INIT};
@@ -186,6 +213,8 @@ int cli_bench(int argc, char **argv)
     const cli_option options[] = {
         {"device", "cpu|cuda:N", CLI_TEXT, &r.device, "where to run (default cpu)"},
         {"cases", "FILE", CLI_TEXT, &r.file, "one case a line: recipe m n k [a b d types]"},
+        {"grouped", "FILE", CLI_TEXT, &r.grouped,
+         "grouped products, beside separate calls: recipe contiguous|masked n k rows,..."},
         {"m", "M", CLI_COUNT, &r.m, "rows of A and D, the tokens"},
         {"n", "N", CLI_COUNT, &r.n, "rows of B, the output features"},
         {"k", "K", CLI_COUNT, &r.k, "columns of A and B, the input features"},
@@ -219,7 +248,7 @@ int cli_bench(int argc, char **argv)
                            "BF16, where those libraries are found.",
                            options},
               argc, argv);
-    int ordinal;
+    int ordinal = DG_CPU;
     char rest;
     bool gpu = r.device != NULL && strcmp(r.device, "cpu") != 0;
     if (gpu && (sscanf(r.device, "cuda:%d%c", &ordinal, &rest) != 1 || ordinal < 0))
@@ -229,9 +258,11 @@ int cli_bench(int argc, char **argv)
     if (seconds < 0)
         cli_misuse("--seconds must be above 0");
     r.options.threads = (int32_t)r.threads;
+    if (!gpu && r.weights < 0)
+        r.weights = 0;
+    if (r.grouped != NULL)
+        return run_grouped(&r, ordinal, seconds);
     if (gpu)
         return run_gpu(&r, ordinal, seconds);
-    if (r.weights < 0)
-        r.weights = 0;
     return run(&r, seconds > 0 ? seconds : 0.5);
 }

@@ -6,7 +6,7 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, sustained.json and quantize.json; prints a short table last. About four minutes.
+# Writes burst.json, grouped.json, sustained.json and quantize.json; prints a short table last. About four minutes.
 # DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS="tests sanitizer bench" is
 # what is done; STEPS=depth measures how deep the pipeline should be, in a build with DEEPGEMM_SWEEP=ON,
 # and writes depth.json and depth.html.
@@ -51,6 +51,7 @@ wanted() {
 wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch gemm_random \
     gemm_special gemm_bits gemm_kernels gemm_refusals quantize quantize_cuda \
     quantize_rules contexts structs threads other_refusals weights_packing \
+    grouped grouped_graph grouped_refusals table requirements_grouped \
     requirements_layout requirements_process requirements_shapes requirements_values; do
     [ -x "$build/test_$test" ] && step "test_$test" timeout 120 "$build/test_$test" --device "$device"
 done
@@ -81,6 +82,8 @@ fi
 wanted bench || exit "$((failed > 0))"
 bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
+bench grouped --grouped "$(dirname "$0")/../tests/cases/grouped.txt"
+[ ! -e "$result/grouped.json" ] || "$(dirname "$0")/../bench/table.py" "$result/grouped.json"
 bench burst "$@"
 "$(dirname "$0")/../bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed steps FAILED; see $log"

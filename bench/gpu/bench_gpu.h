@@ -51,6 +51,14 @@ gpu_prediction gpu_predict(gpu_bench *b, gpu_operands *o, const bench_case *item
 /* Quantises A with the case's scales; the floor is a copy of as many bytes. */
 gpu_result gpu_bench_quantize(gpu_bench *b, gpu_operands *o, const bench_case *item);
 
+/*
+ * The least time: of the tensor cores with nothing else to do but the promotion that the recipe
+ * asks for, and of the memory. Both were measured on an H200 (docs/benchmarks.md).
+ */
+double gpu_floor(const bench_recipe *recipe, double flops, double bytes);
+/* The peer's product of the case's recipe and types. */
+peer_kind gpu_peer_of(const bench_case *item);
+
 /* ---- the commands (run.c, report.c, tune.c) -------------------------------------------------- */
 
 typedef struct gpu_request {

@@ -330,7 +330,7 @@ bench_time gpu_bench_bf16(gpu_bench *b, gpu_operands *o)
     return time_peer(&r, "cuBLASLt in BF16", PEER_BF16, &item);
 }
 
-static peer_kind peer_of(const bench_case *item)
+peer_kind gpu_peer_of(const bench_case *item)
 {
     static const struct {
         const char *recipe;
@@ -347,18 +347,13 @@ static peer_kind peer_of(const bench_case *item)
     return PEER_NONE;
 }
 
-/*
- * The least time: of the tensor cores with nothing else to do but the promotion that the recipe
- * asks for, and of the memory. Both were measured on an H200 (docs/benchmarks.md).
- */
-static double floor_of(const gpu_result *r)
+double gpu_floor(const bench_recipe *recipe, double flops, double bytes)
 {
     const double straight = 1850e12, each_128 = 1700e12, each_32 = 1050e12, memory = 4.65e12;
-    const bench_recipe *recipe = r->item.recipe;
     const double peak = recipe->a_cols == 32 || recipe->b_cols == 32 ? each_32
                         : recipe->accumulation == DG_ACCUMULATE_FAST ? straight
                                                                      : each_128;
-    return fmax(r->flops / peak, r->bytes / memory);
+    return fmax(flops / peak, bytes / memory);
 }
 
 static size_t scale_bytes(const dg_scale *s)
@@ -423,7 +418,7 @@ static gpu_result result_of(const run *r, const bench_case *item)
     result.bytes = (double)(o->m * o->k + o->n * o->k) +
                    (double)(o->m * o->n) * (double)dg_dtype_bytes(item->d) +
                    (double)(scale_bytes(&r->gemm.scale_a) + scale_bytes(&r->gemm.scale_b));
-    result.floor = floor_of(&result);
+    result.floor = gpu_floor(item->recipe, result.flops, result.bytes);
     return result;
 }
 
@@ -452,7 +447,7 @@ gpu_result gpu_bench_gemm(gpu_bench *b, gpu_operands *o, const bench_case *item)
     result.time = gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &result.mhz);
     gpu_time_launches(&b->gpu, call_deepgemm, &r, o->sets, &result.launch, &result.host);
     free_weights(o);
-    result.fp8 = time_peer(&r, "cuBLASLt in FP8", peer_of(item), item);
+    result.fp8 = time_peer(&r, "cuBLASLt in FP8", gpu_peer_of(item), item);
     return result;
 }
 

@@ -102,6 +102,97 @@ static void case_files_that_are_wrong(void **state)
     tool_free(&r);
 }
 
+/* Each form, also with empty groups and with a table: the same products in one call and in many. */
+static void grouped_products(void **state)
+{
+    (void)state;
+    const char *path = write_file("cases.txt", "# recipe form n k sizes\n"
+                                               "block128 contiguous 40 256 3,0,2x9\n"
+                                               "block32 contiguous 33 96 5,40,7\n"
+                                               "token_channel masked 48 130 4,0,31\n"
+                                               "tensor masked 16 32 1\n"
+                                               "block128 table 9:24:128,2x1:8:300,0:5:7\n");
+    static const struct {
+        const char *form;
+        double products, work;
+    } expected[] = {
+        {"contiguous", 4, 2.0 * 21 * 40 * 256},
+        {"contiguous", 3, 2.0 * 52 * 33 * 96},
+        {"masked", 3, 2.0 * 35 * 48 * 130},
+        {"masked", 1, 2.0 * 16 * 32},
+        {"table", 4, 2.0 * (9 * 24 * 128 + 2 * 8 * 300)},
+    };
+    for (int packed = 0; packed < 2; packed++) {
+        tool_result r =
+            tool_run("", "bench --grouped %s --seconds 0.002 --warm --weights %s --json", path,
+                     packed ? "packed" : "rows");
+        cJSON *root = tool_json(&r);
+        assert_string_equal(tool_string(root, "weights"), packed ? "packed" : "rows");
+        const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
+        for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++, row = row->next) {
+            assert_non_null(row);
+            const double us = tool_number(row, "us");
+            assert_string_equal(tool_string(row, "form"), expected[i].form);
+            assert_int_equal(tool_number(row, "products"), expected[i].products);
+            assert_float_equal(tool_number(row, "tflops") * 1e6 * us / expected[i].work, 1, 1e-3);
+            assert_float_equal(tool_number(row, "floor_share") * us / tool_number(row, "floor_us"),
+                               1, 1e-3);
+            assert_true(tool_number(row, "separate_us") > 0);
+            assert_true(tool_number(row, "busiest") >= 1 && tool_number(row, "idlest") <= 1);
+            assert_non_null(strstr(tool_string(row, "kernel"), "gemm_"));
+            assert_int_equal(cJSON_HasObjectItem(row, "update_us"),
+                             strcmp(expected[i].form, "table") == 0);
+        }
+        assert_null(row);
+        cJSON_Delete(root);
+        tool_free(&r);
+    }
+    tool_result r = tool_run("", "bench --grouped %s --seconds 0.002 --warm", path);
+    tool_expect(&r, 0);
+    assert_non_null(strstr(r.out, "separate"));
+    tool_free(&r);
+}
+
+static void grouped_case_files_that_are_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *content, *message;
+    } mistakes[] = {
+        {"", " has no case"},
+        {"block128\n", ":1: a case is 'recipe contiguous|masked n k sizes'"},
+        {"block128 ragged 8 8 1\n", ":1: a case is 'recipe contiguous|masked n k sizes'"},
+        {"block128 masked 8 8\n", ":1: a case is 'recipe contiguous|masked n k sizes'"},
+        {"block128 table 8 8 1:2:3\n", ":1: a case is 'recipe contiguous|masked n k sizes'"},
+        {"# none\nblock7 masked 8 8 1\n", ":2: there is no recipe 'block7'"},
+        {"block128 masked 0 8 1\n", ":1: n and k are numbers of at least 1, not '0' and '8'"},
+        {"block128 masked 8 8 4,x\n", ":1: 'x' is no size: it is M"},
+        {"block128 masked 8 8 4,-1\n", ":1: '-1' is no size: it is M"},
+        {"block128 masked 8 8 0x4\n", ":1: '0x4' is no size: it is M"},
+        {"block128 masked 8 8 1:2:3\n", ":1: '1:2:3' is no size: it is M"},
+        {"block128 table 4\n", ":1: '4' is no size: it is M:N:K"},
+        {"block128 table 4:0:8\n", ":1: '4:0:8' is no size: it is M:N:K"},
+        {"block128 masked 8 8 70000x1\n", ":1: a case has at most 65536 products"},
+    };
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        const char *path = write_file("wrong.txt", mistakes[i].content);
+        tool_result r = tool_run("", "bench --grouped %s --json", path);
+        tool_expect(&r, 2);
+        assert_non_null(strstr(r.err, path));
+        assert_non_null(strstr(r.err, mistakes[i].message));
+        assert_string_equal(r.out, "");
+        tool_free(&r);
+    }
+    tool_result r = tool_run("", "bench --grouped %s/absent.txt", folder);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "absent.txt: No such file or directory"));
+    tool_free(&r);
+    r = tool_run("", "bench --grouped %s/wrong.txt --m 1", folder);
+    tool_expect(&r, 2);
+    assert_non_null(strstr(r.err, "--grouped takes all its cases from its file"));
+    tool_free(&r);
+}
+
 /* One point and one label in the plot for each M of the sweep, which has no gaps. */
 static void sweep_and_plot(void **state)
 {
@@ -251,6 +342,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_agree_with_each_other),
         cmocka_unit_test(case_files_that_are_wrong),
+        cmocka_unit_test(grouped_products),
+        cmocka_unit_test(grouped_case_files_that_are_wrong),
         cmocka_unit_test(sweep_and_plot),
         cmocka_unit_test(quantize_stays_below_a_copy),
         cmocka_unit_test(absent_peers_are_named),
