@@ -971,9 +971,9 @@ typedef enum dg_budget {
  *
  * A layer only gets precisions on the lower convex hull of its (bytes, error); bytes are spent
  * where they save the most error each. With a budget of bytes the error is above the least possible
- * by at most what the first step that did not fit would have saved; where the budget is spent to
- * the last byte it is the least. A budget that no choice meets is DG_INVALID_ARGUMENT, and the
- * message says what is possible.
+ * by at most what the first step that did not fit would have saved: where every step fitted until
+ * the budget was spent it is the least. A budget that no choice meets is DG_INVALID_ARGUMENT, and
+ * the message says what is possible.
  */
 DG_API dg_status dg_precision_choose(const dg_precision *precisions, int64_t layers, int32_t count,
                                      dg_budget budget, double limit, int32_t *chosen,
