@@ -18,7 +18,7 @@ test: all ## run all tests, then those that compute with each instruction set
 	@scripts/test.sh $(BUILD) all generic avx2 avx512
 
 python: ## build the Python package and run its tests
-	@scripts/setup.sh build python
+	@scripts/setup.sh build python extension
 	@scripts/test-python.sh $(BUILD)
 
 demo: all ## a real model's layers in FP8 against 16 bits
@@ -36,7 +36,7 @@ bench: all ## time the CPU kernels against their floor, OpenBLAS and oneDNN
 	@LD_LIBRARY_PATH=.venv/lib $(BUILD)/deepgemm bench
 
 lint: all ## formatting, clang-tidy, shell scripts
-	@scripts/setup.sh clang lint
+	@scripts/setup.sh clang lint extension
 	@scripts/lint.sh $(BUILD)
 
 sanitize: ## all tests with address and undefined-behaviour checks, the library's with thread checks

@@ -38,6 +38,10 @@ for job in "$@"; do
         need python3-venv python3 -c 'import ensurepip, venv'
         need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
         ;;
+    extension) # of CPython
+        need python3-dev python3 -c \
+            'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+        ;;
     blas)
         need libopenblas0-pthread sh -c '/sbin/ldconfig -p | grep -q libopenblas.so.0'
         ;;

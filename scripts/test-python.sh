@@ -18,7 +18,7 @@ venv=$build/venv
 echo "test  python, types"
 "$venv/bin/mypy" --python-executable "$venv/bin/python" --cache-dir "$build/mypy" \
     python/deepgemm
-"$venv/bin/ruff" check --no-cache python tests/python
-"$venv/bin/ruff" format --no-cache --check python tests/python
+"$venv/bin/ruff" check --no-cache python tests/python bench/python
+"$venv/bin/ruff" format --no-cache --check python tests/python bench/python
 echo "test  python"
 "$venv/bin/python" -m pytest -q -o cache_dir="$build/pytest" "$@" tests/python

@@ -5,20 +5,21 @@
 #include <string.h>
 
 static const struct {
-    int dtype;
     const char *name; /* NumPy's, ml_dtypes' and PyTorch's */
+    int dtype;
     uint8_t code, bits;
 } types[] = {
-    {DG_F32, "float32", kDLFloat, 32},
-    {DG_F16, "float16", kDLFloat, 16},
-    {DG_BF16, "bfloat16", kDLBfloat, 16},
-    {DG_E4M3, "float8_e4m3fn", kDLFloat8_e4m3fn, 8},
-    {DG_E5M2, "float8_e5m2", kDLFloat8_e5m2, 8},
-    {DG_UE8M0, "float8_e8m0fnu", kDLFloat8_e8m0fnu, 8},
-    {DGP_UINT8, "uint8", kDLUInt, 8},
-    {DGP_UINT16, "uint16", kDLUInt, 16},
-    {DGP_INT32, "int32", kDLInt, 32},
-    {DGP_INT64, "int64", kDLInt, 64},
+    {"float32", DG_F32, kDLFloat, 32},
+    {"float16", DG_F16, kDLFloat, 16},
+    {"bfloat16", DG_BF16, kDLBfloat, 16},
+    {"float8_e4m3fn", DG_E4M3, kDLFloat8_e4m3fn, 8},
+    {"float8_e5m2", DG_E5M2, kDLFloat8_e5m2, 8},
+    {"float8_e8m0fnu", DG_UE8M0, kDLFloat8_e8m0fnu, 8},
+    {"uint8", DGP_UINT8, kDLUInt, 8},
+    {"uint16", DGP_UINT16, kDLUInt, 16},
+    {"int32", DGP_INT32, kDLInt, 32},
+    {"int64", DGP_INT64, kDLInt, 64},
+    {"float64", DGP_FLOAT64, kDLFloat, 64},
 };
 enum { type_count = sizeof types / sizeof types[0] };
 
@@ -34,6 +35,11 @@ size_t dgp_dtype_bytes(int dtype)
 {
     int i = find(dtype);
     return i < 0 ? 0 : types[i].bits / 8;
+}
+
+dg_dtype dgp_library_dtype(int dtype)
+{
+    return dtype >= 0 && dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE;
 }
 
 const char *dgp_dtype_name(int dtype)
