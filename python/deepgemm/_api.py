@@ -19,12 +19,52 @@ BLOCK128 = ((1, 128), (128, 128))  #: DeepSeek-style checkpoints
 BLOCK32 = ((32, 32), (32, 32))  #: the native block format
 MX = ((1, 32), (1, 32))  #: OCP MX checkpoints, with scales of type float8_e8m0fnu
 
+
+class Groups(NamedTuple):
+    """How the products of G groups (experts) share the operands of one `gemm`.
+
+    How large each group is stands in `sizes`, in device memory that the host never reads: a call may
+    be captured in a CUDA graph once and replayed with other sizes.
+
+    ============  =================  ===================  =============  ==================
+    grouping      sizes              a                    b              out (and c)
+    ============  =================  ===================  =============  ==================
+    "by_end"      end rows [G]       [M, K]               [G, N, K]      [M, N]
+    "by_row"      group of row [M]   [M, K]               [G, N, K]      [M, N]
+    "masked"      rows in use [G]    [G, R, K]            [G, N, K]      [G, R, N]
+    "k_columns"   K of each [G]      [M, all K]           [N, all K]     [G, M, N]
+    "k_blocks"    K of each [G]      [M * all K], flat    [N * all K]    [G, M, N], given
+    ============  =================  ===================  =============  ==================
+
+    Scales have the shapes of their operands, divided by the granularity; `bias` is [G, N]. In place
+    of `b` "by_end", "by_row" and "masked" take a sequence of G packed `Weights`. Rows of `out` that
+    belong to no group are left as they are: undefined in a new array.
+    """
+
+    grouping: str
+    #: int32. "by_end": group g begins at the end of group g - 1 rounded up to a multiple of
+    #: `alignment`. "by_row": the rows of a group are one run; a value outside 0..G-1 makes a padding
+    #: row. "k_blocks": each group's part of `a` is a contiguous [M, K of the group], one behind
+    #: another, and sizes are multiples of 16. "k_columns": on a GPU groups begin at multiples of 16,
+    #: else all are left alone. In both, where scales change along K, each group begins with a column
+    #: of scales of its own.
+    sizes: Array
+    alignment: int = 1  #: "by_end": the multiple of rows at which groups begin
+    padding: str = "untouched"  #: or "zero": what becomes of rows that belong to no group
+    #: "by_end" and "by_row", int32: row r of the products is row gather[r] of `a`
+    gather: Array | None = None
+    scatter: Array | None = (
+        None  #: int32: its result is row scatter[r] of `out`, which is given then
+    )
+    expected_rows: int = 0  #: a typical group's rows, a hint for the time it takes
+
+
 _RUN, _PREPARE, _EXPLAIN, _WORKSPACE = range(4)
 
 
 def gemm(
     a: Array,
-    b: Array | Weights,
+    b: Array | Weights | Sequence[Weights],
     scale_a: Array,
     scale_b: Array | None = None,
     *,
@@ -40,6 +80,7 @@ def gemm(
     phase_a: Pair = (0, 0),
     phase_b: Pair = (0, 0),
     accumulation: str = "precise",
+    groups: Groups | None = None,
     workspace: Array | None = None,
     context: Context | None = None,
     stream: Stream = None,
@@ -77,6 +118,8 @@ def gemm(
         The granularity of `scale_out`; the place inside its first block at which A or B begins.
     accumulation : {"precise", "fast"}
         FP32, promoted at least each 128 of K; or the device's own where that is faster.
+    groups : Groups, optional
+        Many products (experts) in one call: says how they share the operands, and their shapes.
     workspace : array, optional
         Scratch memory, at least `workspace_bytes` long and 256-byte aligned.
     context : Context, optional
@@ -98,7 +141,7 @@ def gemm(
     return _C.gemm(
         a, b, scale_a, scale_b, out, c, bias, scale_out, workspace,
         granularity, phase_a, phase_b, out_granularity, out_dtype, alpha, beta, accumulation,
-        context, stream, _mode,
+        context, stream, groups, _mode,
     )  # fmt: skip
 
 
@@ -182,9 +225,7 @@ def linear(
     return _C.linear(x, b, scale_b, bias, out, out_dtype, granularity, dtype, context)
 
 
-def prepare(
-    a: Array, b: Array | Weights, scale_a: Array, scale_b: Any = None, **options: Any
-) -> None:
+def prepare(a: Array, b: Any, scale_a: Array, scale_b: Any = None, **options: Any) -> None:
     """Does now what a first `gemm` of these arguments would do once.
 
     Loads kernels and grows workspaces, so that later calls of this shape or a smaller M never
@@ -194,16 +235,16 @@ def prepare(
     gemm(a, b, scale_a, scale_b, _mode=_PREPARE, **options)
 
 
-def explain(
-    a: Array, b: Array | Weights, scale_a: Array, scale_b: Any = None, **options: Any
-) -> str:
-    """The kernel that `gemm` would choose for these arguments, and why each better one was refused."""
+def explain(a: Array, b: Any, scale_a: Array, scale_b: Any = None, **options: Any) -> str:
+    """The kernel that `gemm` would choose for these arguments, and why each better one was refused.
+
+    With `groups` whose sizes are on the CPU, wherever the operands are: also how evenly the work is
+    dealt out.
+    """
     return str(gemm(a, b, scale_a, scale_b, _mode=_EXPLAIN, **options))
 
 
-def workspace_bytes(
-    a: Array, b: Array | Weights, scale_a: Array, scale_b: Any = None, **options: Any
-) -> int:
+def workspace_bytes(a: Array, b: Any, scale_a: Array, scale_b: Any = None, **options: Any) -> int:
     """Bytes of scratch memory that `gemm` needs for these arguments; may be 0."""
     return int(gemm(a, b, scale_a, scale_b, _mode=_WORKSPACE, **options))
 

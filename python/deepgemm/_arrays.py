@@ -34,7 +34,7 @@ def to_numpy(tensor: _C.Tensor) -> Any:
     """A NumPy array that shares the tensor's memory."""
     import numpy
 
-    if tensor.dtype in ("float32", "float16", "uint8", "uint16", "int32", "int64"):
+    if hasattr(numpy, tensor.dtype):
         return numpy.from_dlpack(tensor)
     found = _numpy_type(tensor.dtype)
     if found is None:

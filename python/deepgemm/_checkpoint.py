@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints: reading them, and writing FP8 ones that servers load."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any, NamedTuple
 
 from . import _C
-from ._api import Dtype
+from ._api import Array, Dtype
 from ._C import Context, Tensor
 
 Path = str | bytes | PathLike[Any]
@@ -29,6 +29,20 @@ class StoredWeight(NamedTuple):
     weight: Tensor  #: [N, K]
     scale: Tensor | None  #: float32, or None where the weight has none
     granularity: tuple[int, int]  #: (rows, columns) that one scale covers; 0: all
+
+
+class ScaleRecord(NamedTuple):
+    """A scale of a checkpoint, or its absence."""
+
+    role: str  #: what it belongs to: "weight", "input", "keys", "values" or "nothing"
+    state: str  #: "loaded", "defaulted" (1 is right), "unused", "missing" or "wrong"
+    layer: str  #: the module
+    name: str | None  #: None where there is none
+    stored_type: str | None
+    granularity: tuple[int, int]  #: (rows, columns) that one covers; of weights' scales
+    smallest: float  #: values, where it is loaded
+    largest: float
+    problem: str | None  #: a sentence for missing and wrong ones
 
 
 class Checkpoint:
@@ -69,6 +83,12 @@ class Checkpoint:
         (BadFile) unless `unscaled_is_one`.
         """
         return StoredWeight(*self._open.weight(name, expert, unscaled_is_one))
+
+    def scales(self) -> list[ScaleRecord]:
+        """An account of every scale that is there or should be. All their values are read."""
+        records: list[ScaleRecord] = []
+        self._open.scales(lambda *fields: records.append(ScaleRecord(*fields)))
+        return records
 
 
 class TensorReport(NamedTuple):
@@ -182,3 +202,37 @@ def convert_checkpoint(
         True, input, output, format, (), replace, report, None, fusion, strict, unscaled_is_one,
         context,
     )  # fmt: skip
+
+
+def rescale_checkpoint(
+    input: Path,
+    output: Path,
+    factors: Mapping[str, tuple[Array | None, Array | None]],
+    *,
+    replace: bool = False,
+    context: Context | None = None,
+) -> int:
+    """Writes a 16-bit checkpoint with some of its tensors multiplied; everything else is copied.
+
+    For folding what `choose_smoothing` finds into a model: 1 / factor into the rows that make a
+    feature (the norm's, the layer's before), the factor into the columns that take it.
+
+    Parameters
+    ----------
+    input, output, replace, context
+        As in `quantize_checkpoint`.
+    factors : mapping of names to (rows, columns)
+        Of float32, float16 or bfloat16 vectors and matrices: float32 arrays [rows] and [columns],
+        None for 1. Element (r, c) becomes itself * rows[r] * columns[c].
+
+    Returns
+    -------
+    int
+        Elements whose products are not exact in their tensor's type: 0 for powers of two, unless a
+        value leaves the type's range.
+    """
+    names = tuple(factors)
+    flat = tuple(array for name in names for array in factors[name])
+    if len(flat) != 2 * len(names):
+        raise ValueError("factors must have a pair (rows, columns) for each tensor")
+    return _C.checkpoint_rescale(input, output, names, flat, replace, context)

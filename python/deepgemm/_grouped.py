@@ -1,99 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Grouped products: mixtures of experts, and lists of products of any shapes."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from . import _C
-from ._api import BLOCK32, Array, Dtype, Pair, Stream
+from ._api import BLOCK32, Array, Pair, Stream
 from ._C import Context, Weights
-
-
-def grouped_gemm(
-    a: Array,
-    b: Array | Sequence[Weights],
-    scale_a: Array,
-    scale_b: Array | None = None,
-    *,
-    sizes: Array,
-    grouping: str,
-    granularity: tuple[Pair, Pair],
-    out: Array | None = None,
-    out_dtype: Dtype = "bfloat16",
-    bias: Array | None = None,
-    c: Array | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    alignment: int = 1,
-    padding: str = "untouched",
-    gather: Array | None = None,
-    scatter: Array | None = None,
-    expected_rows: int = 0,
-    scale_out: Array | None = None,
-    out_granularity: Pair = (0, 0),
-    phase_a: Pair = (0, 0),
-    phase_b: Pair = (0, 0),
-    accumulation: str = "precise",
-    context: Context | None = None,
-    stream: Stream = None,
-    _mode: int = 0,
-) -> Any:
-    """The products of G groups (experts) in one call.
-
-    How large each group is stands in `sizes`, an int32 array in device memory that the host never
-    reads: a call may be captured in a CUDA graph once and replayed with other sizes.
-
-    ============  =================  ===================  =============  ==================
-    grouping      sizes              a                    b              out (and c)
-    ============  =================  ===================  =============  ==================
-    "by_end"      end rows [G]       [M, K]               [G, N, K]      [M, N]
-    "by_row"      group of row [M]   [M, K]               [G, N, K]      [M, N]
-    "masked"      rows in use [G]    [G, R, K]            [G, N, K]      [G, R, N]
-    "k_columns"   K of each [G]      [M, all K]           [N, all K]     [G, M, N]
-    "k_blocks"    K of each [G]      [M * all K], flat    [N * all K]    [G, M, N], given
-    ============  =================  ===================  =============  ==================
-
-    Scales have the shapes of their operands, divided by the granularity; `bias` is [G, N].
-
-    Parameters
-    ----------
-    a, b, scale_a, scale_b, out, out_dtype, bias, c, alpha, beta
-        As in `gemm`, with the shapes above. `b` may be a sequence of G packed `Weights`.
-    sizes : int32 array
-        "by_end": group g begins at the end of group g - 1 rounded up to a multiple of `alignment`.
-        "by_row": the rows of a group are one run; a value outside 0..G-1 makes a padding row.
-        "k_blocks": each group's part of `a` is a contiguous [M, K of the group], one behind another,
-        and sizes are multiples of 16. "k_columns": on a GPU groups begin at multiples of 16, else
-        all are left alone. In both, where scales change along K, each group begins with a column of
-        scales of its own.
-    alignment : int
-        "by_end": the multiple at which groups begin.
-    padding : {"untouched", "zero"}
-        What becomes of rows of `out` that belong to no group.
-    gather, scatter : int32 array, optional
-        "by_end" and "by_row": row r of the products is row gather[r] of `a`; its result becomes row
-        scatter[r] of `out`, which must then be given.
-    expected_rows : int
-        A typical group's rows, a hint for the time it takes.
-    scale_out, out_granularity, phase_a, phase_b, accumulation, context, stream
-        As in `gemm`.
-
-    Returns
-    -------
-    array
-        `out`. Rows that belong to no group are left as they are: undefined in a new array, unless
-        ``padding="zero"``.
-    """
-    return _C.grouped(
-        a, tuple(b) if isinstance(b, list) else b, scale_a, scale_b, out, c, bias, scale_out, sizes,
-        gather, scatter, grouping, granularity, out_granularity, phase_a, phase_b, out_dtype,
-        alignment, padding, expected_rows, alpha, beta, accumulation, context, stream, _mode,
-    )  # fmt: skip
-
-
-def prepare_grouped(a: Array, b: Any, scale_a: Array, scale_b: Any = None, **options: Any) -> None:
-    """Does now what a first `grouped_gemm` of these arguments would do once, as `prepare` does."""
-    grouped_gemm(a, b, scale_a, scale_b, _mode=1, **options)
 
 
 class Plan:
@@ -116,15 +30,13 @@ class Plan:
             raise ValueError("shapes must hold (m, n, k) for each problem")
         self._key: tuple[Any, ...] | None = None
         self._table: Any = None
+        self._lock = threading.RLock()  # the library allows one thread at a time
 
-    def _open(self, key: tuple[Any, ...], accumulation: str, context: Context | None) -> Any:
-        """The table for operands of these types on this device, a new one when they changed."""
+    def _open(self, *key: Any) -> Any:
+        """The table for operands of these types on this device, a new one when any of it changed."""
         if key != self._key:
             largest = [max((shape[i] for shape in self.shapes), default=0) for i in range(3)]
-            *types, granularity, device = key
-            self._table = _C.table(
-                self.num_problems, *largest, *types, granularity, accumulation, device, context
-            )
+            self._table = _C.table(self.num_problems, *largest, *key)
             self._key = key
         return self._table
 
@@ -134,9 +46,18 @@ class Plan:
         The launch does not depend on what the problems are, so a CUDA graph that captured it stays
         valid when `forward` describes others.
         """
+        with self._lock:
+            self._made().run(stream)
+
+    def explain(self) -> str:
+        """The kernel that computes the products, and how evenly they are dealt out."""
+        with self._lock:
+            return str(self._made().explain())
+
+    def _made(self) -> Any:
         if self._table is None:
             raise RuntimeError("the plan has no operands yet: call GroupedGEMM.forward() first")
-        self._table.run(stream)
+        return self._table
 
     def update_device(
         self,
@@ -160,9 +81,10 @@ class Plan:
         so this can be captured in a CUDA graph; the arrays that addresses point into must be kept
         alive by the caller.
         """
-        if self._table is None:
-            raise RuntimeError("the plan has no operands yet: call GroupedGEMM.forward() first")
-        self._table.update_device(m, n, k, a, b, c, out, bias, scale_a, scale_b, scale_out, stream)
+        with self._lock:
+            self._made().update_device(
+                m, n, k, a, b, c, out, bias, scale_a, scale_b, scale_out, stream
+            )
 
 
 class GroupedGEMM:
@@ -240,18 +162,19 @@ class GroupedGEMM:
             return out_list
         a, b, out = (_describe(one[0]) for one in (a_list, b_list, out_list))
         types = (a.dtype, b.dtype, out.dtype, "float32", "float32")
-        table = plan._open((*types, self.granularity, a.device), self.accumulation, self.context)
-        for i in range(count):
-            found = table.set(
-                i, a_list[i], b_list[i], scales_a[i], scales_b[i], out_list[i],
-                out_list[i] if beta else None, bias_list[i], None, None, self.granularity, (0, 0),
-                (0, 0), (0, 0), None, alpha, beta, self.accumulation, self.context, stream,
-            )  # fmt: skip
-        for i in range(count, plan.num_problems):
-            table.set(i)
-        stream = found if stream is None else stream
-        table.update(stream)
-        table.run(stream)
+        with plan._lock:
+            table = plan._open(*types, self.granularity, self.accumulation, a.device, self.context)
+            for i in range(count):
+                found = table.set(
+                    i, a_list[i], b_list[i], scales_a[i], scales_b[i], out_list[i],
+                    out_list[i] if beta else None, bias_list[i], None, None, self.granularity, (0, 0),
+                    (0, 0), (0, 0), None, alpha, beta, self.accumulation, self.context, stream,
+                )  # fmt: skip
+            for i in range(count, plan.num_problems):
+                table.set(i)
+            stream = found if stream is None else stream
+            table.update(stream)
+            table.run(stream)
         return out_list
 
 

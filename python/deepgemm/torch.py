@@ -64,7 +64,7 @@ def _gemm(
 ) -> Any:
     return _C.gemm(
         a, b, scale_a, scale_b, out, None, bias, None, None, granularity, (0, 0), (0, 0), (0, 0),
-        out_dtype, 1.0, 0.0, "precise", None, None, 0,
+        out_dtype, 1.0, 0.0, "precise", None, None, None, 0,
     )  # fmt: skip
 
 

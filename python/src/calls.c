@@ -2,6 +2,7 @@
 /* The functions that compute, except for the GEMM: quantise, dequantise, convert, compare. */
 #include "extension.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- arguments ----------------------------------------------------------------------- */
@@ -65,6 +66,20 @@ int dgp_choice(PyObject *object, const char *name, const char *const *names)
     return -1;
 }
 
+PyObject *dgp_text(dg_status (*write)(void *user, char *text, size_t *bytes), void *user)
+{
+    size_t bytes = 0;
+    dg_status status = write(user, NULL, &bytes);
+    char *text = status == DG_OK ? malloc(bytes) : NULL;
+    if (status == DG_OK && text == NULL)
+        return PyErr_NoMemory();
+    if (status == DG_OK)
+        status = write(user, text, &bytes);
+    PyObject *result = status == DG_OK ? PyUnicode_FromString(text) : dgp_raise(status);
+    free(text);
+    return result;
+}
+
 int dgp_common_device(const dgp_operand *operands, const char *const *names, int count,
                       dg_device *device)
 {
@@ -94,6 +109,14 @@ int dgp_common_device(const dgp_operand *operands, const char *const *names, int
 int dgp_check_writable(const dgp_operand *operand, const char *name)
 {
     return operand->read_only ? dgp_fail(DG_INVALID_ARGUMENT, "%s is read-only", name) : 0;
+}
+
+int dgp_check_host(const dgp_operand *operand, const char *name)
+{
+    return operand->device == DG_CPU
+               ? 0
+               : dgp_fail(DG_DEVICE_MISMATCH, "%s is on cuda:%d: this function works on the CPU",
+                          name, operand->device);
 }
 
 /* ---- quantise ------------------------------------------------------------------------ */
@@ -273,14 +296,6 @@ done:
 
 /* ---- on the host --------------------------------------------------------------------- */
 
-static int check_host(const dgp_operand *operand, const char *name)
-{
-    return operand->device == DG_CPU
-               ? 0
-               : dgp_fail(DG_DEVICE_MISMATCH, "%s is on cuda:%d: this function works on the CPU",
-                          name, operand->device);
-}
-
 /* _C.convert(x, dtype, overflow) -> array */
 PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -304,14 +319,13 @@ PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     if (!dense)
         dgp_fail(DG_INVALID_ARGUMENT, "x must be contiguous");
-    else if (check_host(&x, "x") == 0)
+    else if (dgp_check_host(&x, "x") == 0)
         out = dgp_output_new(args[0], &x, dtype, x.rank, x.shape, NULL, &made);
     if (out != NULL) {
         dg_status status;
         PyThreadState *python = PyEval_SaveThread();
-        status = dg_convert(x.data, x.dtype <= DG_UE8M0 ? (dg_dtype)x.dtype : DG_NONE, made.data,
-                            dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE, elements,
-                            (dg_overflow)overflow);
+        status = dg_convert(x.data, dgp_library_dtype(x.dtype), made.data, dgp_library_dtype(dtype),
+                            elements, (dg_overflow)overflow);
         PyEval_RestoreThread(python);
         if (status != DG_OK) {
             Py_CLEAR(out);
@@ -334,7 +348,7 @@ PyObject *dgp_compare(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (dgp_check_count(count, 2) < 0 || dgp_operands_take(args, names, 2, &stream, o) < 0)
         return NULL;
     PyObject *answer = NULL;
-    if (check_host(&o[0], names[0]) == 0 && check_host(&o[1], names[1]) == 0 &&
+    if (dgp_check_host(&o[0], names[0]) == 0 && dgp_check_host(&o[1], names[1]) == 0 &&
         dgp_as_matrix(&o[0], names[0], &reference) == 0 &&
         dgp_as_matrix(&o[1], names[1], &result) == 0) {
         dg_status status;

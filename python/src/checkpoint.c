@@ -13,20 +13,13 @@ static PyTypeObject *checkpoint_type;
 
 /* ---- reading ------------------------------------------------------------------------- */
 
-/* A file name in the form that the C library takes: str, bytes or os.PathLike to bytes. */
-static PyObject *path_of(PyObject *object)
-{
-    PyObject *bytes = NULL;
-    return PyUnicode_FSConverter(object, &bytes) ? bytes : NULL;
-}
-
 static PyObject *checkpoint_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"path", NULL};
     PyObject *object;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Checkpoint", names, &object))
         return NULL;
-    PyObject *path = path_of(object);
+    PyObject *path = dgp_path(object);
     checkpoint_object *self = path == NULL ? NULL : PyObject_New(checkpoint_object, type);
     if (self == NULL) {
         Py_XDECREF(path);
@@ -190,10 +183,33 @@ static PyObject *checkpoint_weight(PyObject *object, PyObject *const *args, Py_s
     return result;
 }
 
+static const char *const roles[] = {"weight", "input", "keys", "values", "nothing"};
+static const char *const states[] = {"loaded", "defaulted", "unused", "missing", "wrong"};
+
+static bool add_scale(void *user, const dg_scale_record *r)
+{
+    return dgp_report(user, "(ssszz(ii)ffz)", roles[r->role], states[r->state], r->layer,
+                      r->scale.name, r->scale.stored_type, (int)r->block_rows, (int)r->block_cols,
+                      (double)r->smallest, (double)r->largest, r->problem);
+}
+
+/* scales(append): calls it with (role, state, layer, name, stored_type, block, smallest, largest,
+ * problem) for each scale. */
+static PyObject *checkpoint_scales(PyObject *object, PyObject *append)
+{
+    dgp_reporter to = {.function = append};
+    PyThreadState *python = PyEval_SaveThread();
+    const dg_status status =
+        dg_checkpoint_scales(((checkpoint_object *)object)->checkpoint, add_scale, &to);
+    PyEval_RestoreThread(python);
+    return dgp_reported(&to, status) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef checkpoint_methods[] = {
     {"tensors", checkpoint_tensors, METH_NOARGS, NULL},
     {"read", (PyCFunction)(void (*)(void))checkpoint_read, METH_FASTCALL, NULL},
     {"weight", (PyCFunction)(void (*)(void))checkpoint_weight, METH_FASTCALL, NULL},
+    {"scales", checkpoint_scales, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -217,47 +233,15 @@ int dgp_checkpoint_init(PyObject *module)
 
 static const char *const actions[] = {"kept", "quantized", "repacked", "requantized", "widened"};
 
-/* What a report needs: the caller's function; an exception of its stays pending in `raised`. */
-typedef struct reporter {
-    PyObject *function;
-    PyObject *type, *value, *traceback;
-} reporter;
-
-/* Called without the GIL, perhaps from a thread of the library's. */
 static bool report(void *user, const dg_tensor_report *r)
 {
-    reporter *self = user;
-    const PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *answer = PyObject_CallFunction(
-        self->function, "szssnndLLLLLO", r->name, r->kept_because,
-        (unsigned)r->action < sizeof actions / sizeof actions[0] ? actions[r->action] : "other",
-        r->stored_type, (Py_ssize_t)r->bytes_before, (Py_ssize_t)r->bytes_after, r->relative_error,
-        (long long)r->counts.saturated, (long long)r->counts.underflow,
-        (long long)r->counts.non_finite, (long long)r->done, (long long)r->total,
-        r->resumed ? Py_True : Py_False);
-    const bool go_on = answer != NULL && answer != Py_False;
-    if (answer == NULL)
-        PyErr_Fetch(&self->type, &self->value, &self->traceback);
-    Py_XDECREF(answer);
-    PyGILState_Release(state);
-    return go_on;
-}
-
-/* The patterns as C strings that live as long as `sequence`. */
-static const char **take_patterns(PyObject *sequence, int32_t *count)
-{
-    const Py_ssize_t size = PyTuple_Size(sequence);
-    const char **texts = size < 0 ? NULL : calloc((size_t)size + 1, sizeof *texts);
-    Py_ssize_t length;
-    if (size >= 0 && texts == NULL)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; texts != NULL && i < size; i++)
-        if ((texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(sequence, i), &length)) == NULL) {
-            free(texts);
-            return NULL;
-        }
-    *count = (int32_t)size;
-    return texts;
+    return dgp_report(user, "(szssnndLLLLLO)", r->name, r->kept_because,
+                      (unsigned)r->action < sizeof actions / sizeof actions[0] ? actions[r->action]
+                                                                               : "other",
+                      r->stored_type, (Py_ssize_t)r->bytes_before, (Py_ssize_t)r->bytes_after,
+                      r->relative_error, (long long)r->counts.saturated,
+                      (long long)r->counts.underflow, (long long)r->counts.non_finite,
+                      (long long)r->done, (long long)r->total, r->resumed ? Py_True : Py_False);
 }
 
 static int take_format(PyObject *object)
@@ -275,7 +259,7 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     (void)module;
     static const char *const fusions[] = {"as_it_is", "split", "fused", NULL};
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
-    reporter to = {0};
+    dgp_reporter to = {.function = args[6]};
     if (dgp_check_count(count, 12) < 0)
         return NULL;
     const int converting = PyObject_IsTrue(args[0]);
@@ -283,13 +267,13 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     const int fusion = format < 0 ? -1 : dgp_choice(args[8], "fusion", fusions);
     if (fusion < 0)
         return NULL;
-    PyObject *input = path_of(args[1]), *output = input == NULL ? NULL : path_of(args[2]);
-    PyObject *scales = args[7] == Py_None || output == NULL ? NULL : path_of(args[7]);
+    PyObject *input = dgp_path(args[1]), *output = input == NULL ? NULL : dgp_path(args[2]);
+    PyObject *scales = args[7] == Py_None || output == NULL ? NULL : dgp_path(args[7]);
     PyObject *matches = NULL;
     int64_t *counts = NULL;
     const char **keep = output == NULL || (scales == NULL && args[7] != Py_None)
                             ? NULL
-                            : take_patterns(args[4], &options.keep_count);
+                            : dgp_texts(args[4], "keep", &options.keep_count);
     dg_context *context = keep == NULL ? NULL : dgp_context_get(args[11], DG_CPU);
     if (context == NULL)
         goto done;
@@ -307,7 +291,6 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     options.strict = PyObject_IsTrue(args[9]) == 1;
     options.unscaled_is_one = PyObject_IsTrue(args[10]) == 1;
     if (args[6] != Py_None) {
-        to.function = args[6];
         options.report = report;
         options.user = &to;
     }
@@ -316,11 +299,7 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     const dg_status status = converting ? dg_checkpoint_convert(context, from, into, &options)
                                         : dg_checkpoint_quantize(context, from, into, &options);
     PyEval_RestoreThread(python);
-    if (to.type != NULL) {
-        PyErr_Restore(to.type, to.value, to.traceback);
-    } else if (status != DG_OK) {
-        dgp_raise(status);
-    } else {
+    if (dgp_reported(&to, status) == 0) {
         matches = PyTuple_New(options.keep_count);
         for (int32_t i = 0; matches != NULL && i < options.keep_count; i++) {
             PyObject *number = PyLong_FromLongLong(counts[i]);
@@ -335,4 +314,64 @@ done:
     Py_XDECREF(output);
     Py_XDECREF(scales);
     return matches;
+}
+
+/* _C.checkpoint_rescale(input, output, names, factors, replace, context) -> how many products were
+ * rounded.
+ * `factors` has two for each name, of its rows and its columns. */
+PyObject *dgp_checkpoint_rescale(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (dgp_check_count(count, 6) < 0)
+        return NULL;
+    int32_t tensors = 0;
+    int64_t rounded = 0;
+    PyObject *input = dgp_path(args[0]), *output = input == NULL ? NULL : dgp_path(args[1]);
+    PyObject *result = NULL;
+    dg_checkpoint *checkpoint = NULL;
+    const char **names = output == NULL ? NULL : dgp_texts(args[2], "factors", &tensors);
+    dgp_operand *o = names == NULL ? NULL : calloc(2 * (size_t)tensors + 1, sizeof *o);
+    dg_rescale *rescales = o == NULL ? NULL : calloc((size_t)tensors + 1, sizeof *rescales);
+    if (names != NULL && rescales == NULL)
+        PyErr_NoMemory();
+    dg_context *context = rescales == NULL ? NULL : dgp_context_get(args[5], DG_CPU);
+    if (context == NULL)
+        goto done;
+    dgp_stream stream = {NULL, false};
+    const char *from = PyBytes_AsString(input), *into = PyBytes_AsString(output);
+    dg_status status = dg_checkpoint_open(&checkpoint, from);
+    for (Py_ssize_t i = 0; status == DG_OK && i < 2 * (Py_ssize_t)tensors; i++) {
+        dg_rescale *r = &rescales[i / 2];
+        dg_tensor tensor;
+        const void *data;
+        r->tensor = names[i / 2];
+        if ((status = dg_checkpoint_find(checkpoint, r->tensor, &tensor)) != DG_OK)
+            break;
+        /* The library takes the lengths on trust. */
+        const int64_t needed = i % 2 < tensor.rank ? tensor.shape[i % 2] : 0;
+        if (dgp_operand_take(PyTuple_GetItem(args[3], i), r->tensor, &stream, &o[i]) < 0 ||
+            dgp_check_host(&o[i], r->tensor) < 0 ||
+            dgp_as_array(&o[i], r->tensor, DG_F32, needed, &data) < 0)
+            goto done;
+        *(i % 2 == 0 ? &r->rows : &r->cols) = data;
+    }
+    if (status != DG_OK) {
+        dgp_raise(status);
+        goto done;
+    }
+    const int replace = PyObject_IsTrue(args[4]);
+    PyThreadState *python = PyEval_SaveThread();
+    status = dg_checkpoint_rescale(context, from, into, rescales, tensors, replace == 1, &rounded);
+    PyEval_RestoreThread(python);
+    result = status == DG_OK ? PyLong_FromLongLong(rounded) : dgp_raise(status);
+done:
+    if (o != NULL)
+        dgp_operands_release(o, 2 * tensors);
+    dg_checkpoint_close(checkpoint);
+    free(o);
+    free(rescales);
+    free(names);
+    Py_XDECREF(input);
+    Py_XDECREF(output);
+    return result;
 }

@@ -105,18 +105,20 @@ dg_device dgp_context_device(PyObject *object)
 
 static PyObject *context_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"device", "threads", "isa", "kernel", "batch_invariant", NULL};
+    static char *names[] = {"device",          "threads",       "isa", "kernel",
+                            "batch_invariant", "serial_launch", NULL};
     PyObject *device_object = NULL;
     dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
-    int batch_invariant = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$izzp:Context", names, &device_object,
+    int batch_invariant = 0, serial_launch = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$izzpp:Context", names, &device_object,
                                      &options.threads, &options.isa, &options.kernel,
-                                     &batch_invariant))
+                                     &batch_invariant, &serial_launch))
         return NULL;
     const dg_device device = device_object == NULL ? DG_CPU : dgp_device_from_object(device_object);
     if (device < DG_CPU)
         return NULL;
     options.batch_invariant = batch_invariant;
+    options.serial_launch = serial_launch;
     context_object *self = PyObject_New(context_object, type);
     if (self == NULL)
         return NULL;
@@ -246,7 +248,7 @@ int dgp_context_init(PyObject *module)
         {Py_tp_methods, context_methods},
         {Py_tp_doc,
          "Context(device=\"cpu\", *, threads=0, isa=None, kernel=None, "
-         "batch_invariant=False)\n--\n\n"
+         "batch_invariant=False, serial_launch=False)\n--\n\n"
          "A device with options. Calls without one use a default context of their operands' "
          "device.\n"
          "\n"
@@ -264,6 +266,9 @@ int dgp_context_init(PyObject *module)
          "    Use this GEMM kernel (a name of `kernels()`) and no other.\n"
          "batch_invariant : bool\n"
          "    A row of the result has the same bits whatever M is. Always so on the CPU.\n"
+         "serial_launch : bool\n"
+         "    GPU: a kernel begins when those before it in its stream have ended, not a little "
+         "earlier.\n"
          "\n"
          "Notes\n"
          "-----\n"

@@ -29,10 +29,11 @@ int dgp_fail(dg_status status, const char *format, ...);
 
 /* ---- dtypes.c ------------------------------------------------------------------------ */
 
-/* Element types: dg_dtype, and the integers that operands like a group index come in. */
-enum { DGP_UINT8 = 64, DGP_UINT16, DGP_INT32, DGP_INT64, DGP_UNKNOWN };
+/* Element types: dg_dtype, and those that operands like a group index or column weights come in. */
+enum { DGP_UINT8 = 64, DGP_UINT16, DGP_INT32, DGP_INT64, DGP_FLOAT64, DGP_UNKNOWN };
 
 size_t dgp_dtype_bytes(int dtype);
+dg_dtype dgp_library_dtype(int dtype); /* DG_NONE for the others */
 /* "float8_e4m3fn" and so on, as array libraries spell them. */
 const char *dgp_dtype_name(int dtype);
 /* From a name, a NumPy or ml_dtypes type, a torch.dtype...; -1 with TypeError. */
@@ -80,6 +81,10 @@ int dgp_as_matrix(const dgp_operand *operand, const char *name, dg_matrix *matri
 int dgp_as_vector(const dgp_operand *operand, const char *name, dg_matrix *matrix);
 int dgp_as_scale(const dgp_operand *operand, const char *name, const int32_t block[2],
                  const int32_t phase[2], dg_scale *scale);
+/* A contiguous array of `dtype` with one dimension; `count` elements unless that is -1. NULL where
+ * the operand is None. */
+int dgp_as_array(const dgp_operand *operand, const char *name, int dtype, int64_t count,
+                 const void **data);
 
 /* ---- tensor.c ------------------------------------------------------------------------ */
 
@@ -95,6 +100,8 @@ PyObject *dgp_tensor_empty(PyObject *module, PyObject *const *args, Py_ssize_t c
 /* A new contiguous tensor; `stream` is where it will be written. */
 PyObject *dgp_tensor_new(int dtype, int32_t rank, const int64_t *shape, dg_device device,
                          void *stream);
+/* A new tensor on the CPU and its memory, to be filled in. */
+PyObject *dgp_tensor_host(int dtype, int32_t rank, const int64_t *shape, void **data);
 
 /* A new contiguous array of the library that `like` belongs to, described in *operand. */
 PyObject *dgp_output_new(PyObject *like, const dgp_operand *description, int dtype, int32_t rank,
@@ -117,6 +124,8 @@ int dgp_common_device(const dgp_operand *operands, const char *const *names, int
                       dg_device *device);
 /* Refuses an output in read-only memory. */
 int dgp_check_writable(const dgp_operand *operand, const char *name);
+/* Refuses what is not in the host's memory. */
+int dgp_check_host(const dgp_operand *operand, const char *name);
 
 /* A pair of small integers, (rows, columns); None gives (0, 0). */
 int dgp_pair(PyObject *object, const char *name, int32_t pair[2]);
@@ -124,6 +133,8 @@ int dgp_pair(PyObject *object, const char *name, int32_t pair[2]);
 int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2]);
 /* One of `names` (ending with NULL) to its index. */
 int dgp_choice(PyObject *object, const char *name, const char *const *names);
+/* The text that a dg_..._explain() writes. */
+PyObject *dgp_text(dg_status (*write)(void *user, char *text, size_t *bytes), void *user);
 /* "expected N arguments": an error of the Python part, not of a user. */
 int dgp_check_count(Py_ssize_t given, Py_ssize_t expected);
 
@@ -138,7 +149,7 @@ typedef struct dgp_gemm_call {
     PyObject *out;
 } dgp_gemm_call;
 
-/* From the arguments of _C.gemm but the last. dgp_gemm_end() lets go of what it holds. */
+/* From the arguments of _C.gemm but its last two. dgp_gemm_end() lets go of what it holds. */
 int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args);
 void dgp_gemm_end(dgp_gemm_call *call);
 
@@ -156,15 +167,49 @@ PyObject *dgp_weights_pack(PyObject *module, PyObject *const *args, Py_ssize_t c
 /* What was packed, with its N and its granularity. */
 const dg_weights *dgp_weights_get(PyObject *weights, int64_t *n, int32_t block[2]);
 
-/* ---- grouped.c, table.c -------------------------------------------------------------- */
+/* ---- table.c ------------------------------------------------------------------------- */
 
-PyObject *dgp_grouped(PyObject *module, PyObject *const *args, Py_ssize_t count);
 int dgp_table_init(PyObject *module);
 PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* ---- files.c ------------------------------------------------------------------------- */
+
+/* A file name in the form that the C library takes: str, bytes or os.PathLike to bytes. */
+PyObject *dgp_path(PyObject *object);
+/* A tuple of str as C strings that live as long as it does; free() the result. */
+const char **dgp_texts(PyObject *tuple, const char *name, int32_t *count);
+
+/* What a `report` callback needs: the caller's function, and the exception that it raised. */
+typedef struct dgp_reporter {
+    PyObject *function;
+    PyObject *type, *value, *traceback;
+} dgp_reporter;
+/* Calls the function with values in the language of Py_BuildValue, a tuple. To be called without
+ * the GIL, perhaps from a thread of the library's. False: the library is to stop. */
+bool dgp_report(dgp_reporter *reporter, const char *format, ...);
+/* After the call of the library: raises the function's exception, or that of the status. */
+int dgp_reported(dgp_reporter *reporter, dg_status status);
 
 /* ---- checkpoint.c -------------------------------------------------------------------- */
 
 int dgp_checkpoint_init(PyObject *module);
 PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_checkpoint_rescale(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* ---- calibration.c, statistics.c ----------------------------------------------------- */
+
+/* A deepgemm.ScaleChoice: (method, percentile, dtype, rounding). */
+int dgp_scale_choice(PyObject *object, dg_scale_choice *choice);
+/* The fields of a deepgemm.ScaleQuality, as a tuple. */
+PyObject *dgp_scale_quality(const dg_scale_quality *quality);
+PyObject *dgp_scale_choose(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_scales_write(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_smooth_choose(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_precision_choose(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+int dgp_statistics_init(PyObject *module);
+/* What a _C.Statistics holds; NULL with TypeError. */
+dg_statistics *dgp_statistics_get(PyObject *object);
+PyObject *dgp_statistics_load(PyObject *module, PyObject *path);
 
 #endif

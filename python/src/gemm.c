@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /* The GEMM: run, prepare, explain and workspace share their arguments. */
-#include "extension.h"
+#include "gemm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-/* The array operands of a call. A comes first: it says which library makes the result. */
-enum { A, B, SCALE_A, SCALE_B, OUT, C, BIAS, SCALE_OUT, WORKSPACE, OPERANDS };
-_Static_assert((int)OPERANDS == (int)DGP_GEMM_OPERANDS, "the size of dgp_gemm_call.operands");
 static const char *const names[] = {"a", "b",    "scale_a",   "scale_b",  "out",
                                     "c", "bias", "scale_out", "workspace"};
 
-/* The other arguments, behind them. */
-enum {
-    GRANULARITY = OPERANDS, /* ((rows, cols) of A, (rows, cols) of B) */
-    PHASE_A,
-    PHASE_B,
-    OUT_GRANULARITY,
-    OUT_DTYPE,
-    ALPHA,
-    BETA,
-    ACCUMULATION,
-    CONTEXT,
-    STREAM,
-    ARGUMENTS,
-    MODE = ARGUMENTS /* of _C.gemm, one of the following */
-};
-_Static_assert((int)ARGUMENTS == (int)DGP_GEMM_ARGUMENTS, "what dgp_gemm_begin() takes");
-enum { RUN, PREPARE, EXPLAIN, WORKSPACE_BYTES };
+int dgp_gemm_blocks(PyObject *const *args, dgp_blocks *blocks)
+{
+    return dgp_granularity(args[GRANULARITY], blocks->a, blocks->b) < 0 ||
+                   dgp_pair(args[PHASE_A], "phase_a", blocks->phase_a) < 0 ||
+                   dgp_pair(args[PHASE_B], "phase_b", blocks->phase_b) < 0 ||
+                   dgp_pair(args[OUT_GRANULARITY], "out_granularity", blocks->out) < 0
+               ? -1
+               : 0;
+}
+
+int dgp_gemm_options(PyObject *const *args, dg_gemm *gemm)
+{
+    static const char *const accumulations[] = {"precise", "fast", NULL};
+    const int accumulation = dgp_choice(args[ACCUMULATION], "accumulation", accumulations);
+    if (accumulation < 0)
+        return -1;
+    gemm->accumulation = (dg_accumulation)accumulation;
+    gemm->alpha = (float)PyFloat_AsDouble(args[ALPHA]);
+    gemm->beta = (float)PyFloat_AsDouble(args[BETA]);
+    return PyErr_Occurred() ? -1 : 0;
+}
 
 /* Packed weights in place of B, checked against what the call says. */
 static int take_weights(PyObject *const *args, const int32_t block_b[2], dg_gemm *gemm, int64_t *n)
@@ -63,58 +63,40 @@ static int take_result(PyObject *const *args, int64_t n, void *stream, dgp_opera
     return *out == NULL ? -1 : 0;
 }
 
-static int fill(PyObject *const *args, const int32_t block_a[2], const int32_t block_b[2],
-                const dgp_operand *o, dg_gemm *gemm)
+static int fill(const dgp_blocks *blocks, const dgp_operand *o, dg_gemm *gemm)
 {
-    static const char *const accumulations[] = {"precise", "fast", NULL};
     static const int32_t no_phase[2] = {0, 0};
-    int32_t phase_a[2], phase_b[2], block_out[2];
-    if (dgp_pair(args[PHASE_A], "phase_a", phase_a) < 0 ||
-        dgp_pair(args[PHASE_B], "phase_b", phase_b) < 0 ||
-        dgp_pair(args[OUT_GRANULARITY], "out_granularity", block_out) < 0 ||
-        dgp_as_matrix(&o[A], "a", &gemm->a) < 0 || dgp_as_matrix(&o[B], "b", &gemm->b) < 0 ||
+    if (dgp_as_matrix(&o[A], "a", &gemm->a) < 0 || dgp_as_matrix(&o[B], "b", &gemm->b) < 0 ||
         dgp_as_matrix(&o[OUT], "out", &gemm->d) < 0 || dgp_as_matrix(&o[C], "c", &gemm->c) < 0 ||
         dgp_as_vector(&o[BIAS], "bias", &gemm->bias) < 0 ||
-        dgp_as_scale(&o[SCALE_A], "scale_a", block_a, phase_a, &gemm->scale_a) < 0 ||
-        dgp_as_scale(&o[SCALE_B], "scale_b", block_b, phase_b, &gemm->scale_b) < 0 ||
-        dgp_as_scale(&o[SCALE_OUT], "scale_out", block_out, no_phase, &gemm->scale_d) < 0)
+        dgp_as_scale(&o[SCALE_A], "scale_a", blocks->a, blocks->phase_a, &gemm->scale_a) < 0 ||
+        dgp_as_scale(&o[SCALE_B], "scale_b", blocks->b, blocks->phase_b, &gemm->scale_b) < 0 ||
+        dgp_as_scale(&o[SCALE_OUT], "scale_out", blocks->out, no_phase, &gemm->scale_d) < 0)
         return -1;
-    const int accumulation = dgp_choice(args[ACCUMULATION], "accumulation", accumulations);
-    if (accumulation < 0)
-        return -1;
-    gemm->accumulation = (dg_accumulation)accumulation;
-    gemm->alpha = (float)PyFloat_AsDouble(args[ALPHA]);
-    gemm->beta = (float)PyFloat_AsDouble(args[BETA]);
     if (o[WORKSPACE].dtype != DG_NONE) {
         gemm->workspace = o[WORKSPACE].data;
         gemm->workspace_bytes = dgp_dtype_bytes(o[WORKSPACE].dtype);
         for (int i = 0; i < o[WORKSPACE].rank; i++)
             gemm->workspace_bytes *= (size_t)o[WORKSPACE].shape[i];
     }
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
 }
 
-static PyObject *explain(dg_context *context, const dg_gemm *gemm)
+static dg_status explain(void *user, char *text, size_t *bytes)
 {
-    size_t bytes = 0;
-    dg_status status = dg_gemm_explain(context, gemm, NULL, &bytes);
-    char *text = status == DG_OK ? malloc(bytes) : NULL;
-    if (status == DG_OK && text == NULL)
-        return PyErr_NoMemory();
-    if (status == DG_OK)
-        status = dg_gemm_explain(context, gemm, text, &bytes);
-    PyObject *result = status == DG_OK ? PyUnicode_FromString(text) : dgp_raise(status);
-    free(text);
-    return result;
+    const dgp_gemm_call *call = user;
+    return dg_gemm_explain(call->context, &call->gemm, text, bytes);
 }
 
-static PyObject *perform(dg_context *context, const dg_gemm *gemm, long mode, PyObject *out,
-                         void *stream)
+static PyObject *perform(dgp_gemm_call *call, long mode)
 {
+    dg_context *context = call->context;
+    const dg_gemm *gemm = &call->gemm;
+    void *stream = call->stream.handle;
     dg_status status;
     size_t bytes = 0;
     if (mode == EXPLAIN)
-        return explain(context, gemm);
+        return dgp_text(explain, call);
     PyThreadState *python = PyEval_SaveThread();
     status = mode == RUN       ? dg_gemm_run(context, gemm, stream)
              : mode == PREPARE ? dg_gemm_prepare(context, gemm)
@@ -124,17 +106,17 @@ static PyObject *perform(dg_context *context, const dg_gemm *gemm, long mode, Py
         return dgp_raise(status);
     if (mode == WORKSPACE_BYTES)
         return PyLong_FromSize_t(bytes);
-    dgp_tensor_written(out, stream);
-    return Py_NewRef(mode == RUN ? out : Py_None);
+    dgp_tensor_written(call->out, stream);
+    return Py_NewRef(mode == RUN ? call->out : Py_None);
 }
 
 int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args)
 {
     dgp_operand *o = call->operands;
-    int32_t block_a[2], block_b[2];
+    dgp_blocks blocks;
     call->out = NULL;
     call->gemm = (dg_gemm)DG_GEMM_INIT;
-    if (dgp_granularity(args[GRANULARITY], block_a, block_b) < 0 ||
+    if (dgp_gemm_blocks(args, &blocks) < 0 || dgp_gemm_options(args, &call->gemm) < 0 ||
         dgp_stream_from_object(args[STREAM], &call->stream) < 0)
         return -1;
     const bool packed = dgp_weights_check(args[B]);
@@ -146,11 +128,11 @@ int dgp_gemm_begin(dgp_gemm_call *call, PyObject *const *args)
         return -1;
     int64_t n = o[B].rank >= 2 ? o[B].shape[o[B].rank - 2] : 0;
     dg_device device;
-    if ((!packed || take_weights(args, block_b, &call->gemm, &n) == 0) &&
+    if ((!packed || take_weights(args, blocks.b, &call->gemm, &n) == 0) &&
         dgp_common_device(o, names, OPERANDS, &device) == 0 &&
         (call->context = dgp_context_get(args[CONTEXT], device)) != NULL &&
         take_result(args, n, call->stream.handle, o, &call->out) == 0 &&
-        fill(args, block_a, block_b, o, &call->gemm) == 0)
+        fill(&blocks, o, &call->gemm) == 0)
         return 0;
     dgp_gemm_end(call);
     return -1;
@@ -162,16 +144,21 @@ void dgp_gemm_end(dgp_gemm_call *call)
     dgp_operands_release(call->operands, OPERANDS);
 }
 
+/* _C.gemm(*arguments) -> out, in the order of gemm.h's enums. */
 PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     dgp_gemm_call call;
-    if (dgp_check_count(count, ARGUMENTS + 1) < 0)
+    if (dgp_check_count(count, GEMM_ARGUMENTS) < 0)
         return NULL;
     const long mode = PyLong_AsLong(args[MODE]);
-    if ((mode == -1 && PyErr_Occurred()) || dgp_gemm_begin(&call, args) < 0)
+    if (mode == -1 && PyErr_Occurred())
         return NULL;
-    PyObject *result = perform(call.context, &call.gemm, mode, call.out, call.stream.handle);
+    if (args[GROUPS] != Py_None)
+        return dgp_grouped(args, mode);
+    if (dgp_gemm_begin(&call, args) < 0)
+        return NULL;
+    PyObject *result = perform(&call, mode);
     dgp_gemm_end(&call);
     return result;
 }

@@ -99,7 +99,7 @@ PyObject *dgp_linear(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     if (dgp_as_matrix(&o[OUT], "out", &gemm.d) < 0)
         goto done;
-    const size_t codes = scratch_layout(&q, dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE, block_a);
+    const size_t codes = scratch_layout(&q, dgp_library_dtype(dtype), block_a);
     const int64_t bytes = (int64_t)codes + q.scale.rows * q.scale.cols * (int64_t)sizeof(float);
     memory = dgp_output_new(args[0], &o[X], DGP_UINT8, 1, &bytes, stream.handle, &scratch);
     if (memory == NULL)

@@ -10,9 +10,13 @@
 static PyMethodDef functions[] = {
     FUNCTION("gemm", dgp_gemm),
     FUNCTION("linear", dgp_linear),
-    FUNCTION("grouped", dgp_grouped),
     FUNCTION("table", dgp_table_new),
     FUNCTION("checkpoint_write", dgp_checkpoint_write),
+    FUNCTION("checkpoint_rescale", dgp_checkpoint_rescale),
+    FUNCTION("scale_choose", dgp_scale_choose),
+    FUNCTION("scales_write", dgp_scales_write),
+    FUNCTION("smooth_choose", dgp_smooth_choose),
+    FUNCTION("precision_choose", dgp_precision_choose),
     FUNCTION("quantize", dgp_quantize),
     FUNCTION("dequantize", dgp_dequantize),
     FUNCTION("convert", dgp_convert),
@@ -21,6 +25,7 @@ static PyMethodDef functions[] = {
     FUNCTION("tensor", dgp_tensor_view),
     FUNCTION("empty", dgp_tensor_empty),
     {"kernels", dgp_kernels, METH_NOARGS, NULL},
+    {"statistics_load", dgp_statistics_load, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -41,6 +46,7 @@ PyMODINIT_FUNC PyInit__C(void)
     if (dgp_operand_init() < 0 || dgp_errors_init(module) < 0 || dgp_tensor_init(module) < 0 ||
         dgp_context_init(module) < 0 || dgp_weights_init(module) < 0 ||
         dgp_table_init(module) < 0 || dgp_checkpoint_init(module) < 0 ||
+        dgp_statistics_init(module) < 0 ||
         PyModule_AddStringConstant(module, "version", dg_version()) < 0)
         Py_CLEAR(module);
     return module;

@@ -245,8 +245,8 @@ static int numpy_dtype(PyObject *object, PyObject *type_text, int *dtype)
     static const struct {
         const char *text;
         int dtype;
-    } plain[] = {{"<f4", DG_F32},     {"<f2", DG_F16},    {"|u1", DGP_UINT8},
-                 {"<u2", DGP_UINT16}, {"<i4", DGP_INT32}, {"<i8", DGP_INT64}};
+    } plain[] = {{"<f4", DG_F32},    {"<f2", DG_F16},    {"|u1", DGP_UINT8},  {"<u2", DGP_UINT16},
+                 {"<i4", DGP_INT32}, {"<i8", DGP_INT64}, {"<f8", DGP_FLOAT64}};
     Py_ssize_t length;
     const char *text = PyUnicode_AsUTF8AndSize(type_text, &length);
     if (text == NULL)
@@ -435,11 +435,6 @@ static bool collapse(const dgp_operand *o, int64_t *rows, int64_t *stride)
     return true;
 }
 
-static dg_dtype library_dtype(int dtype)
-{
-    return dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE;
-}
-
 static int check_library_dtype(const dgp_operand *o, const char *name)
 {
     if (o->dtype <= DG_UE8M0)
@@ -447,7 +442,8 @@ static int check_library_dtype(const dgp_operand *o, const char *name)
     return dgp_fail(DG_UNSUPPORTED_TYPE,
                     o->dtype == DGP_UINT8 ? "%s has type %s: say what its bytes are, e.g. "
                                             "deepgemm.tensor(x, \"float8_e4m3fn\")"
-                                          : "%s has type %s: expected a floating-point type",
+                                          : "%s has type %s: expected float32, float16, bfloat16 "
+                                            "or an FP8 type",
                     name, dgp_dtype_name(o->dtype));
 }
 
@@ -465,7 +461,7 @@ int dgp_as_matrix(const dgp_operand *o, const char *name, dg_matrix *matrix)
     int64_t rows, ld;
     if (is_empty(o)) { /* whatever its strides are */
         collapse(o, &rows, &ld);
-        *matrix = dg_matrix_of(o->data, library_dtype(o->dtype), rows, cols);
+        *matrix = dg_matrix_of(o->data, dgp_library_dtype(o->dtype), rows, cols);
         return 0;
     }
     if (cols > 1 && step != 1)
@@ -478,7 +474,7 @@ int dgp_as_matrix(const dgp_operand *o, const char *name, dg_matrix *matrix)
                         "%s has leading dimensions that no single stride describes: give a "
                         "matrix, or a contiguous copy",
                         name);
-    *matrix = (dg_matrix){o->data, library_dtype(o->dtype), rows, cols, rows > 1 ? ld : cols};
+    *matrix = (dg_matrix){o->data, dgp_library_dtype(o->dtype), rows, cols, rows > 1 ? ld : cols};
     return 0;
 }
 
@@ -491,7 +487,24 @@ int dgp_as_vector(const dgp_operand *o, const char *name, dg_matrix *matrix)
         return -1;
     if (o->rank != 1 || (o->shape[0] > 1 && o->strides[0] != 1))
         return dgp_fail(DG_INVALID_ARGUMENT, "%s must have one dimension and be contiguous", name);
-    *matrix = (dg_matrix){o->data, library_dtype(o->dtype), 1, o->shape[0], o->shape[0]};
+    *matrix = (dg_matrix){o->data, dgp_library_dtype(o->dtype), 1, o->shape[0], o->shape[0]};
+    return 0;
+}
+
+int dgp_as_array(const dgp_operand *o, const char *name, int dtype, int64_t count,
+                 const void **data)
+{
+    *data = NULL;
+    if (o->dtype == DG_NONE)
+        return 0;
+    if (o->dtype != dtype || o->rank != 1 || (o->shape[0] > 1 && o->strides[0] != 1))
+        return dgp_fail(DG_INVALID_ARGUMENT,
+                        "%s must be a contiguous array of %s with one dimension, not %s with %d",
+                        name, dgp_dtype_name(dtype), dgp_dtype_name(o->dtype), (int)o->rank);
+    if (count >= 0 && o->shape[0] != count)
+        return dgp_fail(DG_INVALID_ARGUMENT, "%s has %lld elements: expected %lld", name,
+                        (long long)o->shape[0], (long long)count);
+    *data = o->data;
     return 0;
 }
 
@@ -522,7 +535,7 @@ int dgp_as_scale(const dgp_operand *o, const char *name, const int32_t block[2],
                         (int)block[0], (int)block[1]);
     /* Strides along a single scale mean nothing, whatever a library writes there. */
     *scale = (dg_scale){o->data,
-                        library_dtype(o->dtype),
+                        dgp_library_dtype(o->dtype),
                         block[0],
                         block[1],
                         phase[0],

@@ -31,7 +31,7 @@ PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t coun
         sizes[i] = PyLong_AsLongLong(args[i]);
     for (int i = 0; i < 5 && !PyErr_Occurred(); i++) {
         const int dtype = dgp_dtype_from_object(args[4 + i], dtype_names[i]);
-        dtypes[i] = dtype >= 0 && dtype <= DG_UE8M0 ? (dg_dtype)dtype : DG_NONE;
+        dtypes[i] = dgp_library_dtype(dtype);
     }
     if (PyErr_Occurred())
         return NULL;
@@ -92,8 +92,8 @@ static void table_free(PyObject *object)
 }
 
 /*
- * set(index, *arguments of _C.gemm but the last) -> the stream that its operands' library is at.
- * set(index) empties the problem.
+ * set(index, *arguments of _C.gemm but its last two) -> the stream that its operands' library is
+ * at. set(index) empties the problem.
  */
 static PyObject *table_set(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
@@ -162,26 +162,18 @@ static PyObject *table_update_device(PyObject *object, PyObject *const *args, Py
         dgp_operands_take(args, names, VALUES, &stream, o) < 0)
         return NULL;
     PyObject *result = NULL;
+    const void *data[VALUES];
     for (int i = 0; i < VALUES; i++) {
-        const int expected = i < SIZES ? DGP_INT32 : DGP_INT64;
-        if (o[i].dtype == DG_NONE)
-            continue;
-        if (o[i].dtype != expected || o[i].rank != 1 || o[i].shape[0] != self->problems ||
-            (o[i].shape[0] > 1 && o[i].strides[0] != 1)) {
-            dgp_fail(DG_INVALID_ARGUMENT, "%s must be a contiguous array of %d %s", names[i],
-                     (int)self->problems, expected == DGP_INT32 ? "int32" : "addresses as int64");
+        if (dgp_as_array(&o[i], names[i], i < SIZES ? DGP_INT32 : DGP_INT64, self->problems,
+                         &data[i]) < 0)
             goto done;
-        }
-        if (o[i].device != self->device) {
+        if (o[i].dtype != DG_NONE && o[i].device != self->device) {
             dgp_fail(DG_DEVICE_MISMATCH, "%s is not on the table's device", names[i]);
             goto done;
         }
     }
-    dg_table_values values = DG_TABLE_VALUES_INIT;
-    values.m = o[0].data, values.n = o[1].data, values.k = o[2].data;
-    values.a = o[3].data, values.b = o[4].data, values.c = o[5].data, values.d = o[6].data;
-    values.bias = o[7].data, values.scale_a = o[8].data, values.scale_b = o[9].data;
-    values.scale_d = o[10].data;
+    const dg_table_values values = {sizeof values, data[0], data[1], data[2], data[3], data[4],
+                                    data[5],       data[6], data[7], data[8], data[9], data[10]};
     PyThreadState *python = PyEval_SaveThread();
     const dg_status status = dg_table_update_device(self->table, &values, stream.handle);
     PyEval_RestoreThread(python);
@@ -189,6 +181,17 @@ static PyObject *table_update_device(PyObject *object, PyObject *const *args, Py
 done:
     dgp_operands_release(o, VALUES);
     return result;
+}
+
+static dg_status explain(void *table, char *text, size_t *bytes)
+{
+    return dg_table_explain(table, text, bytes);
+}
+
+static PyObject *table_explain(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return dgp_text(explain, ((table_object *)self)->table);
 }
 
 static PyObject *table_repr(PyObject *self)
@@ -207,6 +210,7 @@ static PyMethodDef table_methods[] = {
     {"update", table_update, METH_O, NULL},
     {"update_device", (PyCFunction)(void (*)(void))table_update_device, METH_FASTCALL, NULL},
     {"run", table_run, METH_O, NULL},
+    {"explain", table_explain, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -111,6 +111,13 @@ PyObject *dgp_tensor_new(int dtype, int32_t rank, const int64_t *shape, dg_devic
     return (PyObject *)self;
 }
 
+PyObject *dgp_tensor_host(int dtype, int32_t rank, const int64_t *shape, void **data)
+{
+    PyObject *made = dgp_tensor_new(dtype, rank, shape, DG_CPU, NULL);
+    *data = made == NULL ? NULL : ((tensor_object *)made)->view.data;
+    return made;
+}
+
 PyObject *dgp_tensor_view(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -24,8 +24,13 @@ def has_grouped_gpu():
     one = torch.ones(1, 1, 1, device="cuda")
     sizes = torch.ones(1, device="cuda", dtype=torch.int32)
     try:
-        deepgemm.grouped_gemm(
-            zero[0], zero, one[0], one, sizes=sizes, grouping="by_end", granularity=deepgemm.TENSOR
+        deepgemm.gemm(
+            zero[0],
+            zero,
+            one[0],
+            one,
+            granularity=deepgemm.TENSOR,
+            groups=deepgemm.Groups("by_end", sizes),
         )
     except deepgemm.UnsupportedDevice:
         return False

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Grouped products against one oracle product a group, with what must stay untouched."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import deepgemm
 from conftest import E4M3, assert_close, random_codes, random_scale, reference
+from deepgemm import Groups
 
 G128 = deepgemm.BLOCK128
 WGRAD = ((1, 128), (1, 128))
@@ -44,10 +47,15 @@ def test_by_end(seed, count, n, k, alignment, data):
     a.view(np.uint8)[~used], scale_a[~used] = 0x7F, np.nan  # padding has no influence
     for padding in ("untouched", "zero"):
         out = np.full((rows, n), 77, np.float32)
-        deepgemm.grouped_gemm(
-            a, b, scale_a, scale_b, sizes=np.array(ends, np.int32), grouping="by_end",
-            granularity=G128, out=out, alignment=alignment, padding=padding,
-        )  # fmt: skip
+        deepgemm.gemm(
+            a,
+            b,
+            scale_a,
+            scale_b,
+            granularity=G128,
+            out=out,
+            groups=Groups("by_end", np.array(ends, np.int32), alignment=alignment, padding=padding),
+        )
         assert (out[~used] == (0 if padding == "zero" else 77)).all()
         for g in range(count):
             part = slice(begins[g], ends[g])
@@ -71,10 +79,15 @@ def test_by_row_with_gather_and_scatter(seed, count, n, k, rows, packed):
     scatter = rng.permutation(rows + 4)[:rows].astype(np.int32)
     out = np.full((rows + 4, n), 77, np.float32)
     weights = [deepgemm.pack(b[g], scale_b[g], granularity=(128, 128)) for g in range(count)]
-    deepgemm.grouped_gemm(
-        a, weights if packed else b, scale_a, None if packed else scale_b, sizes=group,
-        grouping="by_row", granularity=G128, gather=gather, scatter=scatter, out=out,
-    )  # fmt: skip
+    deepgemm.gemm(
+        a,
+        weights if packed else b,
+        scale_a,
+        None if packed else scale_b,
+        granularity=G128,
+        out=out,
+        groups=Groups("by_row", group, gather=gather, scatter=scatter),
+    )
     written = np.zeros(rows + 4, bool)
     for r in range(rows):
         if group[r] >= 0:
@@ -94,10 +107,16 @@ def test_masked(seed, count, most, n, k):
     used = rng.integers(0, most + 1, count).astype(np.int32)
     bias = rng.standard_normal((count, n)).astype(np.float32)
     out = np.full((count, most, n), 77, np.float32)
-    deepgemm.grouped_gemm(
-        a, b, scale_a, scale_b, sizes=used, grouping="masked", granularity=G128, out=out, bias=bias,
-        expected_rows=int(used.mean()),
-    )  # fmt: skip
+    deepgemm.gemm(
+        a,
+        b,
+        scale_a,
+        scale_b,
+        granularity=G128,
+        out=out,
+        bias=bias,
+        groups=Groups("masked", used, expected_rows=int(used.mean())),
+    )
     for g in range(count):
         expected, magnitude = reference(
             a[g, : used[g]], scale_a[g, : used[g]], b[g], scale_b[g], G128
@@ -123,11 +142,17 @@ def test_groups_along_k(seed, count, m, n, blocks, accumulate):
     if blocks:
         given_a = np.concatenate([a[:, p].reshape(-1) for p in parts])
         given_b = np.concatenate([b[:, p].reshape(-1) for p in parts])
-    deepgemm.grouped_gemm(
-        given_a, given_b, scale_a, scale_b, sizes=sizes,
-        grouping="k_blocks" if blocks else "k_columns", granularity=WGRAD, out=out,
-        c=out if accumulate else None, beta=float(accumulate),
-    )  # fmt: skip
+    deepgemm.gemm(
+        given_a,
+        given_b,
+        scale_a,
+        scale_b,
+        granularity=WGRAD,
+        out=out,
+        c=out if accumulate else None,
+        beta=float(accumulate),
+        groups=Groups("k_blocks" if blocks else "k_columns", sizes),
+    )
     for g, part in enumerate(parts):
         scales = slice(part.start // 128, part.stop // 128)
         expected, magnitude = reference(
@@ -141,38 +166,48 @@ def test_new_results(rng):
     b, scale_b = experts(rng, 3, 64, 128)
     a = random_codes(rng, (10, 128))
     scale_a = random_scale(rng, a.shape, G128[0])
-    options = {"granularity": G128, "padding": "zero"}
-    sizes = np.array([2, 2, 9], np.int32)
-    out = deepgemm.grouped_gemm(
-        a, b, scale_a, scale_b, sizes=sizes, grouping="by_end", **options, out_dtype="float16"
-    )
+    groups = Groups("by_end", np.array([2, 2, 9], np.int32), padding="zero")
+    options = {"granularity": G128, "groups": groups}
+    out = deepgemm.gemm(a, b, scale_a, scale_b, out_dtype="float16", **options)
     assert out.shape == (10, 64) and out.dtype == np.float16 and (out[9] == 0).all()
-    deep = deepgemm.grouped_gemm(
-        a.reshape(1, 10, 128)[[0, 0, 0]], b, scale_a[None][[0, 0, 0]], scale_b,
-        sizes=np.array([1, 0, 10], np.int32), grouping="masked", **options,
-    )  # fmt: skip
+    masked = Groups("masked", np.array([1, 0, 10], np.int32), padding="zero")
+    deep = deepgemm.gemm(
+        a[None][[0, 0, 0]], b, scale_a[None][[0, 0, 0]], scale_b, granularity=G128, groups=masked
+    )
     assert deep.shape == (3, 10, 64) and (deep[1] == 0).all()
-    assert deepgemm.prepare_grouped(
-        a, b, scale_a, scale_b, sizes=sizes, grouping="by_end", **options
-    ) is None  # fmt: skip
+    assert deepgemm.prepare(a, b, scale_a, scale_b, **options) is None
+    text = deepgemm.explain(a, b, scale_a, scale_b, **options)
+    assert "kernel " in text and "balance " in text
+    with pytest.raises(deepgemm.InvalidArgument, match="the context's"):
+        deepgemm.workspace_bytes(a, b, scale_a, scale_b, **options)
+    with pytest.raises(deepgemm.InvalidArgument, match="workspace is given"):
+        deepgemm.gemm(a, b, scale_a, scale_b, workspace=np.zeros(9, np.uint8), **options)
+    with pytest.raises(TypeError, match="expected a deepgemm.Groups"):
+        deepgemm.gemm(a, b, scale_a, scale_b, granularity=G128, groups="by_end")
 
 
+def change(**fields):
+    """Other fields of the groups."""
+    return lambda call: {"groups": call["groups"]._replace(**fields)}
+
+
+ROWS = np.arange(10, dtype=np.int32)
 BAD = {
     "two runs of a group": (
-        lambda o: {"sizes": np.array([0, 1, 0] + [2] * 7, np.int32), "grouping": "by_row"},
+        change(grouping="by_row", sizes=np.array([0, 1, 0] + [2] * 7, np.int32)),
         deepgemm.InvalidArgument, "one run"),
     "sizes of another type": (
-        lambda o: {"sizes": o["sizes"].astype(np.int64)}, deepgemm.InvalidArgument, "int32.*int64"),
-    "too few sizes": (lambda o: {"sizes": o["sizes"][:2]}, deepgemm.InvalidArgument, "expected 3"),
-    "no sizes": (lambda o: {"sizes": None}, deepgemm.InvalidArgument, "sizes"),
-    "grouping": (lambda o: {"grouping": "none"}, ValueError, "by_end"),
-    "alignment": (lambda o: {"alignment": 0}, deepgemm.InvalidArgument, "alignment is 0"),
-    "padding": (lambda o: {"padding": "ones"}, ValueError, "untouched"),
+        change(sizes=np.array([2, 2, 9])), deepgemm.InvalidArgument, "int32.*int64"),
+    "too few sizes": (
+        change(sizes=np.array([2, 2], np.int32)), deepgemm.InvalidArgument, "expected 3"),
+    "no sizes": (change(sizes=None), deepgemm.InvalidArgument, "sizes"),
+    "grouping": (change(grouping="none"), ValueError, "by_end"),
+    "alignment": (change(alignment=0), deepgemm.InvalidArgument, "alignment is 0"),
+    "padding": (change(padding="ones"), ValueError, "untouched"),
     "experts' scales": (
         lambda o: {"scale_b": o["scale_b"][:2]}, deepgemm.InvalidArgument, "scale_b has 2 groups"),
     "scatter without out": (
-        lambda o: {"scatter": np.arange(10, dtype=np.int32), "out": None},
-        deepgemm.InvalidArgument, "out is None"),
+        lambda o: {**change(scatter=ROWS)(o), "out": None}, deepgemm.InvalidArgument, "out is None"),
     "weights of another kind": (
         lambda o: {"b": ["x"], "scale_b": None}, TypeError, r"b\[0\] is a"),
     "no weights": (lambda o: {"b": [], "scale_b": None}, deepgemm.InvalidArgument, "0 packed"),
@@ -181,18 +216,18 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_refusals(rng, case):
-    change, error, text = BAD[case]
+    wrong, error, text = BAD[case]
     b, scale_b = experts(rng, 3, 64, 128)
     a = random_codes(rng, (10, 128))
     out = np.full((10, 64), 77, np.float32)
     good = {
         "a": a, "b": b, "scale_a": random_scale(rng, a.shape, G128[0]), "scale_b": scale_b,
-        "sizes": np.array([2, 2, 9], np.int32), "grouping": "by_end", "granularity": G128, "out": out,
+        "groups": Groups("by_end", np.array([2, 2, 9], np.int32)), "granularity": G128, "out": out,
     }  # fmt: skip
     with pytest.raises(error, match=text):
-        deepgemm.grouped_gemm(**{**good, **change(good)})
+        deepgemm.gemm(**{**good, **wrong(good)})
     assert (out == 77).all()
-    assert deepgemm.grouped_gemm(**good) is out
+    assert deepgemm.gemm(**good) is out
 
 
 def problems(rng, shapes, granularity=deepgemm.BLOCK32):
@@ -244,6 +279,7 @@ def test_plan_as_in_the_article(rng):
     plan.run()
     assert (out[0][:1] == copies[0][:1]).all() and (out[0][1:] == 77).all()
     assert (out[1][30:] == 77).all()
+    assert "kernel " in plan.explain()
     # Another result type makes the plan anew.
     half = [np.full(x.shape, 77, np.float16) for x in out]
     grouped.forward(plan=plan, **given, out_list=half)
@@ -258,6 +294,8 @@ def test_plan_options_and_refusals(rng):
     plan = grouped.prepare(2, [(4, 8, 16), (2, 8, 16)])
     with pytest.raises(RuntimeError, match="no operands"):
         plan.run()
+    with pytest.raises(RuntimeError, match="no operands"):
+        plan.explain()
     given = problems(rng, [(4, 8, 16), (2, 8, 16)], granularity)
     out = [np.full((m, 8), 7, np.float32) for m in (4, 2)]
     weights = [
@@ -273,6 +311,41 @@ def test_plan_options_and_refusals(rng):
         grouped.forward(plan=plan, **given, out_list=out[:1])
     with pytest.raises(ValueError, match="num_problems is 3"):
         grouped.prepare(3, [(1, 1, 1)])
-    with pytest.raises(deepgemm.InvalidArgument, match="array of 2 int32"):
+    with pytest.raises(deepgemm.InvalidArgument, match="3 elements: expected 2"):
         plan.update_device(m=np.zeros(3, np.int32))
     assert np.zeros(1, E4M3).nbytes == 1
+
+
+def test_a_plan_in_many_threads(rng):
+    """Each forward() of one plan gives its own results, though others come between."""
+    plan = deepgemm.GroupedGEMM().prepare(2, [(8, 64, 128)] * 2)
+    cases, outs = [], []
+    for _ in range(4):
+        cases.append(problems(rng, [(8, 64, 128)] * 2))
+        outs.append([np.zeros((8, 64), np.float32) for _ in range(2)])
+
+    def work(index):
+        for _ in range(20):
+            deepgemm.GroupedGEMM().forward(plan=plan, **cases[index], out_list=outs[index])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for case, out in zip(cases, outs):
+        check(case, out)
+
+
+def test_a_plan_follows_what_it_is_for(rng):
+    """Another context or accumulation makes the table anew."""
+    given = problems(rng, [(8, 64, 128)])
+    plan = deepgemm.GroupedGEMM().prepare(1, [(8, 64, 128)])
+    made = set()
+    for context in (None, deepgemm.Context(threads=1), deepgemm.Context(isa="generic")):
+        grouped = deepgemm.GroupedGEMM(context=context)
+        out = [np.zeros((8, 64), np.float32)]
+        grouped.forward(plan=plan, **given, out_list=out)
+        check(given, out)
+        made.add(plan._table)
+    assert len(made) == 3 and "generic" in plan.explain()

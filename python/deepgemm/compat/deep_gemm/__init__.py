@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ... import _C, __version__, gemm, grouped_gemm
+from ... import _C, Groups, __version__, gemm
 from . import legacy, testing, utils
 from .utils import *  # noqa: F403
 from .utils import get_mk_alignment_for_contiguous_layout
@@ -28,11 +28,11 @@ __all__ = ["__version__", "legacy", "testing", "utils"]
 # ---- what one scale covers ---------------------------------------------------------------
 
 
-def _granularity(recipe: Recipe, recipe_a: Recipe, recipe_b: Recipe, default: Recipe) -> Any:
+def _granularity(recipe: Recipe, recipe_a: Recipe = None, recipe_b: Recipe = None) -> Any:
     """((rows, columns) of A, of B) from (rows of A, rows of B, columns), or from a pair of each."""
     if recipe is not None and (recipe_a is not None or recipe_b is not None):
         raise ValueError("recipe is given beside recipe_a or recipe_b")
-    rows_a, rows_b, columns = recipe or default or ()
+    rows_a, rows_b, columns = recipe or (1, 128, 128)
     return (
         tuple(recipe_a) if recipe_a is not None else (rows_a, columns),
         tuple(recipe_b) if recipe_b is not None else (rows_b, columns),
@@ -46,6 +46,30 @@ def _split(operand: Operand, name: str, function: str) -> Operand:
     if scale.dtype == torch.int32:
         raise NotImplementedError(f"{function}: scales of {name} packed as UE8M0 are for SM100")
     return codes, scale
+
+
+def _gemm(
+    function: str,
+    a: Operand,
+    b: Operand,
+    d: Tensor,
+    c: Tensor | None,
+    granularity: Any,
+    **options: Any,
+) -> None:
+    (a_codes, a_scale), (b_codes, b_scale) = _split(a, "a", function), _split(b, "b", function)
+    beta = 0.0 if c is None else 1.0
+    gemm(
+        a_codes,
+        b_codes,
+        a_scale,
+        b_scale,
+        out=d,
+        c=c,
+        beta=beta,
+        granularity=granularity,
+        **options,
+    )
 
 
 # ---- dense -------------------------------------------------------------------------------
@@ -68,15 +92,8 @@ def fp8_gemm_nt(
     The recipe (rows of A, rows of B, columns) that one scale covers is (1, 128, 128) unless given;
     (1, 1, 128) is that of weight gradients.
     """
-    (a_codes, a_scale), (b_codes, b_scale) = (
-        _split(a, "a", "fp8_gemm_nt"),
-        _split(b, "b", "fp8_gemm_nt"),
-    )
-    gemm(
-        a_codes, b_codes, a_scale, b_scale, out=d, c=c, beta=0.0 if c is None else 1.0,
-        alpha=1.0 if alpha is None else float(alpha),
-        granularity=_granularity(recipe, recipe_a, recipe_b, (1, 128, 128)),
-    )  # fmt: skip
+    factor = 1.0 if alpha is None else float(alpha)
+    _gemm("fp8_gemm_nt", a, b, d, c, _granularity(recipe, recipe_a, recipe_b), alpha=factor)
 
 
 def _transposed(operand: Operand) -> Operand:
@@ -132,15 +149,14 @@ def m_grouped_fp8_gemm_nt_contiguous(
     as they are otherwise.
     """
     name = "m_grouped_fp8_gemm_nt_contiguous"
-    (a_codes, a_scale), (b_codes, b_scale) = _split(a, "a", name), _split(b, "b", name)
-    grouped_gemm(
-        a_codes, b_codes, a_scale, b_scale, out=d, sizes=grouped_layout,
-        grouping="by_end" if use_psum_layout else "by_row",
+    groups = Groups(
+        "by_end" if use_psum_layout else "by_row",
+        grouped_layout,
         alignment=get_mk_alignment_for_contiguous_layout() if use_psum_layout else 1,
         padding="zero" if ensure_zero_padding or not use_psum_layout else "untouched",
         expected_rows=expected_m_for_psum_layout or 0,
-        granularity=_granularity(recipe, recipe_a, recipe_b, (1, 128, 128)),
-    )  # fmt: skip
+    )
+    _gemm(name, a, b, d, None, _granularity(recipe, recipe_a, recipe_b), groups=groups)
 
 
 def m_grouped_fp8_gemm_nn_contiguous(
@@ -173,12 +189,8 @@ def m_grouped_fp8_gemm_nt_masked(
     name = "m_grouped_fp8_gemm_nt_masked"
     if enable_overlap or signal is not None:
         raise NotImplementedError(f"{name}: enable_overlap")
-    (a_codes, a_scale), (b_codes, b_scale) = _split(a, "a", name), _split(b, "b", name)
-    grouped_gemm(
-        a_codes, b_codes, a_scale, b_scale, out=d, sizes=masked_m, grouping="masked",
-        expected_rows=int(expected_m),
-        granularity=_granularity(recipe, recipe_a, recipe_b, (1, 128, 128)),
-    )  # fmt: skip
+    groups = Groups("masked", masked_m, expected_rows=int(expected_m))
+    _gemm(name, a, b, d, None, _granularity(recipe, recipe_a, recipe_b), groups=groups)
 
 
 def k_grouped_fp8_gemm_nt_contiguous(
@@ -201,12 +213,15 @@ def k_grouped_fp8_gemm_nt_contiguous(
     name = "k_grouped_fp8_gemm_nt_contiguous"
     if use_psum_layout:
         raise NotImplementedError(f"{name}: use_psum_layout")
-    (a_codes, a_scale), (b_codes, b_scale) = _split(a, "a", name), _split(b, "b", name)
-    grouped_gemm(
-        a_codes, b_codes, a_scale, b_scale, out=d, c=c, beta=0.0 if c is None else 1.0,
-        sizes=grouped_layout, grouping="k_blocks",
-        granularity=_granularity(recipe, None, None, (1, 1, 128)),
-    )  # fmt: skip
+    _gemm(
+        name,
+        a,
+        b,
+        d,
+        c,
+        _granularity(recipe or (1, 1, 128)),
+        groups=Groups("k_blocks", grouped_layout),
+    )
 
 
 # Other names of the same functions.
