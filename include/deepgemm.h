@@ -617,7 +617,10 @@ DG_API void dg_table_destroy(dg_table *table);
  * are for the CPU only so far.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
-/** Brings the device's table up to date with all that was set, in stream order. */
+/**
+ * Brings the device's table up to date with all that was set, in stream order. Cannot be captured:
+ * it reads memory of the host.
+ */
 DG_API dg_status dg_table_update(dg_table *table, void *stream);
 
 /**

@@ -12,11 +12,13 @@
 #include <stdint.h>
 
 enum { DGI_COPY_UNIT = 16 }; /* bytes */
+#define DGI_COPY_PITCH_LIMIT ((int64_t)1 << 40)
 
 /* Whether a tensor map can describe it. A single row has no pitch. */
 static DGI_HOST_DEVICE int dgi_can_map(uint64_t address, int64_t rows, int64_t pitch_bytes)
 {
-    return address % DGI_COPY_UNIT == 0 && (rows <= 1 || pitch_bytes % DGI_COPY_UNIT == 0);
+    return address % DGI_COPY_UNIT == 0 &&
+           (rows <= 1 || (pitch_bytes % DGI_COPY_UNIT == 0 && pitch_bytes < DGI_COPY_PITCH_LIMIT));
 }
 
 /* Whether a box can begin in that column: a valid map is not enough. */

@@ -8,6 +8,8 @@
 
 #include "deepgemm.h"
 
+enum { DGI_MOST_FEW = 128 }; /* rows of A that the kernels for few tokens take at most */
+
 /* A row of kernels_sm90_decode.def; see cuda/device/gemm_decode.cu. */
 typedef struct dgi_decode_kernel {
     const char *name;

@@ -77,6 +77,10 @@ dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstrea
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
 
+/* Launches a kernel, unless its grid is empty; DG_DEVICE_MISMATCH for a stream of another device.
+ */
+dg_status dgi_cuda_launch(dgi_cuda *cuda, const char *name, CUfunction function,
+                          const CUlaunchConfig *config, void *args);
 /* Launches a small kernel. */
 dg_status dgi_cuda_launch_blocks(dgi_cuda *cuda, dgi_small_kernel kernel, void *args,
                                  int64_t blocks, int32_t threads, CUstream stream);

@@ -21,7 +21,7 @@ static bool can_copy_scales(const dgi_sm90_kernel *kernel, const dg_scale *scale
     return kernel->span != 0 && kernel->rows == 1 && scale->dtype == DG_F32 &&
            scale->block_rows == 1 && scale->block_cols == kernel->promote_k &&
            scale->col_phase == 0 && scale->row_stride == 1 && (uintptr_t)scale->data % 16 == 0 &&
-           (scale->cols <= 1 || scale->col_stride % 4 == 0);
+           (scale->cols <= 1 || (scale->col_stride % 4 == 0 && scale->col_stride >= scale->rows));
 }
 
 /* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
@@ -90,10 +90,7 @@ dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, C
         .attrs = &cluster,
         .numAttrs = 1,
     };
-    void *parameters[] = {args};
-    return dgi_driver_check(&cuda->driver,
-                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
-                            kernel->name);
+    return dgi_cuda_launch(cuda, kernel->name, function, &config, args);
 }
 
 /* ---- operands that the copy engine cannot address ------------------------------------ */
@@ -278,23 +275,55 @@ dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size
     return DG_OK;
 }
 
+/* The same product with another M. */
+static dg_gemm with_rows(const dg_gemm *gemm, int64_t m)
+{
+    dg_gemm other = *gemm;
+    other.a.rows = other.c.rows = other.d.rows = m;
+    other.scale_a.rows = dg_scale_count(m, gemm->scale_a.block_rows, gemm->scale_a.row_phase);
+    return other;
+}
+
+/*
+ * Loads what calls of this M or a smaller one may need: for few tokens each kernel that one of them
+ * takes; for many all that can run, since the choice among them changes back and forth with M. What
+ * a kernel asks of the scales' rows it asks of a single row no longer. Addresses may be others, so
+ * operands may need a copy.
+ */
+static dg_status load_kernels(dgi_cuda *cuda, const dg_gemm *gemm)
+{
+    const int64_t m = gemm->d.rows;
+    const dg_gemm one_row = with_rows(gemm, 1);
+    bool many = m > DGI_MOST_FEW;
+    CUfunction function;
+    for (int64_t rows = 1; rows <= m && rows <= DGI_MOST_FEW; rows++) {
+        const dg_gemm fewer = with_rows(gemm, rows);
+        choice chosen;
+        const bool found = choose(cuda, &fewer, &chosen) == DG_OK;
+        if (found && chosen.decode)
+            DGI_TRY(dgi_cuda_decode_kernel(cuda, chosen.few.kernel, NULL, &function));
+        many = many || (found && !chosen.decode);
+    }
+    for (int32_t i = 0; many && i < dgi_sm90_kernel_count; i++) {
+        const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[i];
+        if ((cuda->forced_many < 0 || cuda->forced_many == i) &&
+            (dgi_sm90_can_run(kernel, gemm) || dgi_sm90_can_run(kernel, &one_row)))
+            DGI_TRY(dgi_cuda_kernel(cuda, i, NULL, &function));
+    }
+    if (gemm->weights != NULL)
+        DGI_TRY(dgi_cuda_small_kernel(cuda, DGI_SMALL_weights, NULL, &function));
+    return dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
+}
+
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 {
     dgi_cuda *cuda = context->state;
     const dg_gemm complete = with_weights(gemm);
     choice chosen;
-    CUfunction function;
-    DGI_TRY(choose(cuda, &complete, &chosen));
+    DGI_TRY(choose(cuda, &complete, &chosen)); /* or say why there is no kernel */
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    dg_status status = chosen.decode
-                           ? dgi_cuda_decode_kernel(cuda, chosen.few.kernel, NULL, &function)
-                           : dgi_cuda_kernel(cuda, chosen.many.kernel, NULL, &function);
-    if (status == DG_OK && scratch_bytes(&complete, &chosen) > 0)
-        status = dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
-    if (status == DG_OK && unpacked_bytes(&complete, &chosen) > 0)
-        status = dgi_cuda_small_kernel(cuda, DGI_SMALL_weights, NULL, &function);
-    return dgi_cuda_leave(cuda, pushed, status);
+    return dgi_cuda_leave(cuda, pushed, load_kernels(cuda, &complete));
 }
 
 /* ---- explain ------------------------------------------------------------------------- */

@@ -69,8 +69,5 @@ dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *pa
         .attrs = attributes,
         .numAttrs = count,
     };
-    void *parameters[] = {&args};
-    return dgi_driver_check(&cuda->driver,
-                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
-                            kernel->name);
+    return dgi_cuda_launch(cuda, kernel->name, function, &config, &args);
 }

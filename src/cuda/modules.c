@@ -50,6 +50,11 @@ static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
 {
     dgi_loaded_kernel loaded;
     CUresult result = cuda->driver.cuModuleLoadData(&loaded.module, cubin);
+    if (result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU)
+        return dgi_fail(DG_UNSUPPORTED_DEVICE,
+                        "the CUDA driver cannot load %s: its code is for drivers of CUDA %d.0 or "
+                        "newer",
+                        name, CUDA_VERSION / 1000);
     DGI_TRY(dgi_driver_check(&cuda->driver, result, name));
     result = cuda->driver.cuModuleGetFunction(&loaded.function, loaded.module, name);
     if (result == CUDA_SUCCESS && shared_bytes > 0)
@@ -134,6 +139,19 @@ dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstrea
                 function);
 }
 
+dg_status dgi_cuda_launch(dgi_cuda *cuda, const char *name, CUfunction function,
+                          const CUlaunchConfig *config, void *args)
+{
+    if (config->gridDimX == 0) /* nothing to do, which the driver calls an error */
+        return DG_OK;
+    void *parameters[] = {args};
+    CUresult result = cuda->driver.cuLaunchKernelEx(config, function, parameters, NULL);
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT)
+        return dgi_fail(DG_DEVICE_MISMATCH, "the stream at %p is not one of CUDA device %d",
+                        (void *)config->hStream, cuda->device);
+    return dgi_driver_check(&cuda->driver, result, name);
+}
+
 dg_status dgi_cuda_launch_blocks(dgi_cuda *cuda, dgi_small_kernel kernel, void *args,
                                  int64_t blocks, int32_t threads, CUstream stream)
 {
@@ -148,10 +166,7 @@ dg_status dgi_cuda_launch_blocks(dgi_cuda *cuda, dgi_small_kernel kernel, void *
         .blockDimZ = 1,
         .hStream = stream,
     };
-    void *parameters[] = {args};
-    return dgi_driver_check(&cuda->driver,
-                            cuda->driver.cuLaunchKernelEx(&config, function, parameters, NULL),
-                            small_names[kernel]);
+    return dgi_cuda_launch(cuda, small_names[kernel], function, &config, args);
 }
 
 dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *args, int64_t items,

@@ -49,8 +49,10 @@ void dgi_cuda_forget_pointers(dgi_cuda *cuda)
 
 bool dgi_cuda_can_copy(const dg_matrix *matrix)
 {
-    return dgi_can_map((uintptr_t)matrix->data, matrix->rows,
-                       matrix->ld * (int64_t)dg_dtype_bytes(matrix->dtype));
+    /* The ld of a single row may be anything, and too large for a product. */
+    const int64_t pitch =
+        matrix->rows > 1 ? matrix->ld * (int64_t)dg_dtype_bytes(matrix->dtype) : 0;
+    return dgi_can_map((uintptr_t)matrix->data, matrix->rows, pitch);
 }
 
 /* All that a map depends on. No bytes of it are padding: it is a key of the memo. */

@@ -136,6 +136,18 @@ static dg_status quantize_any(dgi_cuda *cuda, dgi_quantize_args *args, int64_t w
                                  args->scale_rows * args->scale_cols * args->group, stream);
 }
 
+/* Memory of the host or of another device would fault in the kernel. */
+static dg_status check_pointers(dgi_cuda *cuda, const dg_matrix *input, const dg_matrix *output,
+                                const dg_scale *scale)
+{
+    if (input->rows * input->cols > 0) {
+        DGI_TRY(dgi_cuda_check_pointer(cuda, input->data, "input"));
+        DGI_TRY(dgi_cuda_check_pointer(cuda, output->data, "output"));
+    }
+    return scale->rows * scale->cols > 0 ? dgi_cuda_check_pointer(cuda, scale->data, "scale")
+                                         : DG_OK;
+}
+
 static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream stream)
 {
     const int64_t width = block_size(q->scale.block_cols, q->input.cols);
@@ -160,11 +172,14 @@ static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream str
         .counts = (dgi_device_counts *)q->counts,
         .pieces_x = (uint32_t)ceil_div(width, DGI_QUANTIZE_PIECE),
     };
-    if (q->counts != NULL)
+    DGI_TRY(check_pointers(cuda, &q->input, &q->output, &q->scale));
+    if (q->counts != NULL) {
+        DGI_TRY(dgi_cuda_check_pointer(cuda, q->counts, "counts"));
         DGI_TRY(dgi_driver_check(&cuda->driver,
                                  cuda->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)q->counts, 0,
                                                               sizeof *q->counts, stream),
                                  "clearing the counts"));
+    }
     if (!falls_into_pieces(&q->input, &q->output, &q->scale, DGI_QUANTIZE_PIECE))
         return quantize_any(cuda, &args, width, height, stream);
     if (!args.dynamic)
@@ -186,9 +201,8 @@ dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, vo
 
 /* ---- dequantise ---------------------------------------------------------------------- */
 
-dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void *stream)
+static dg_status run_dequantize(dgi_cuda *cuda, const dg_dequantize *q, CUstream stream)
 {
-    dgi_cuda *cuda = context->state;
     dgi_dequantize_args args = {
         .input = q->input.data,
         .output = q->output.data,
@@ -200,14 +214,20 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *q, void 
         .output_dtype = q->output.dtype,
         .scale = dgi_device_scale_of(&q->scale, 1),
     };
-    DGI_TRY(check_size(&q->input));
-    DGI_TRY(dgi_cuda_check_scale(&q->scale, "scale"));
+    DGI_TRY(check_pointers(cuda, &q->input, &q->output, &q->scale));
+    return falls_into_pieces(&q->input, &q->output, &q->scale, DGI_DEQUANTIZE_PIECE)
+               ? launch_pieces(cuda, DGI_SMALL_dequantize_pieces, &args, args.rows, args.cols,
+                               DGI_DEQUANTIZE_PIECE, stream)
+               : dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args, args.rows * args.cols,
+                                       stream);
+}
+
+dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream)
+{
+    dgi_cuda *cuda = context->state;
+    DGI_TRY(check_size(&dequantize->input));
+    DGI_TRY(dgi_cuda_check_scale(&dequantize->scale, "scale"));
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    dg_status status = falls_into_pieces(&q->input, &q->output, &q->scale, DGI_DEQUANTIZE_PIECE)
-                           ? launch_pieces(cuda, DGI_SMALL_dequantize_pieces, &args, args.rows,
-                                           args.cols, DGI_DEQUANTIZE_PIECE, stream)
-                           : dgi_cuda_launch_small(cuda, DGI_SMALL_dequantize, &args,
-                                                   args.rows * args.cols, stream);
-    return dgi_cuda_leave(cuda, pushed, status);
+    return dgi_cuda_leave(cuda, pushed, run_dequantize(cuda, dequantize, stream));
 }

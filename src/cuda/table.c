@@ -123,6 +123,29 @@ static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
     return dgi_sm90_accepts(kernel, g);
 }
 
+/* Those that are there: an empty operand has none, and the device may be given others. */
+static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g)
+{
+    const struct {
+        const void *data;
+        dg_dtype dtype;
+        const char *name;
+    } operands[] = {
+        {g->a.data, g->a.dtype, "a"},
+        {g->b.data, g->b.dtype, "b"},
+        {g->c.data, g->c.dtype, "c"},
+        {g->d.data, g->d.dtype, "d"},
+        {g->bias.data, g->bias.dtype, "bias"},
+        {g->scale_a.data, g->scale_a.dtype, "scale_a"},
+        {g->scale_b.data, g->scale_b.dtype, "scale_b"},
+        {g->scale_d.data, g->scale_d.dtype, "scale_d"},
+    };
+    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+        if (operands[i].data != NULL && operands[i].dtype != DG_NONE)
+            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
+    return DG_OK;
+}
+
 static dg_status setup(dgi_cuda *cuda, dg_table *table, const dgi_device_values *values,
                        CUstream stream)
 {
@@ -146,12 +169,21 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
 {
     table_state *s = table->state;
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamIsCapturing(stream, &capture),
+                             "asking whether the stream is captured"));
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) /* a replay would read memory of the host */
+        return dgi_fail(DG_NOT_PREPARED,
+                        "dg_table_update() cannot be captured: call it before the capture, or "
+                        "capture dg_table_update_device()");
     for (int32_t i = 0; i < table->problems; i++) {
         const dg_gemm *g = &table->set[i];
-        if (g->d.dtype == DG_NONE)
+        if (g->d.dtype == DG_NONE) {
             s->host[i] = (dgi_grouped_product){.gemm = {.m = 0}};
-        else
-            DGI_TRY(dgi_cuda_describe_product(cuda, kernel, g, s->vary, &s->host[i]));
+            continue;
+        }
+        DGI_TRY(check_pointers(cuda, g));
+        DGI_TRY(dgi_cuda_describe_product(cuda, kernel, g, s->vary, &s->host[i]));
     }
     CUresult result = cuda->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)s->described,
                                                  (CUdeviceptr)(uintptr_t)s->host,

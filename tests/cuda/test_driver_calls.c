@@ -19,7 +19,8 @@ static const uintptr_t ours = 0x7f0000000000, other = 0x7f8000000000, memory_end
 static const CUcontext primary = (CUcontext)16, callers = (CUcontext)32;
 
 static CUcontext current;
-static bool capturing, failing;
+static bool capturing;
+static CUresult launch_result;
 static struct {
     int get_current, push, pop, pointers, maps, loads, launches;
 } count;
@@ -85,6 +86,12 @@ static CUresult load(CUmodule *module, const void *image)
     return CUDA_SUCCESS;
 }
 
+static CUresult unload(CUmodule module)
+{
+    (void)module;
+    return CUDA_SUCCESS;
+}
+
 static CUresult find(CUfunction *function, CUmodule module, const char *name)
 {
     (void)module, (void)name;
@@ -110,17 +117,44 @@ static dgi_gemm_args launched; /* of a kernel for many tokens */
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters,
                        void **extra)
 {
-    (void)config, (void)extra;
+    (void)extra;
     count.launches++;
+    assert_true(config->gridDimX > 0 && config->blockDimX > 0);
     assert_ptr_equal(current, primary);
     assert_ptr_equal(function, (CUfunction)64);
     memcpy(&launched, parameters[0], sizeof launched);
-    return failing ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
+    return launch_result;
+}
+
+static CUresult allocate(CUdeviceptr *memory, size_t bytes)
+{
+    assert_true(bytes > 0);
+    *memory = ours + ((uintptr_t)99 << 32);
+    return CUDA_SUCCESS;
 }
 
 static CUresult release(CUdeviceptr memory)
 {
     (void)memory;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_bytes(CUdeviceptr memory, unsigned char value, size_t bytes, CUstream stream)
+{
+    (void)memory, (void)value, (void)bytes, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream)
+{
+    (void)target, (void)source, (void)bytes, (void)stream;
+    assert_false(capturing);
+    return CUDA_SUCCESS;
+}
+
+static CUresult wait_for(CUstream stream)
+{
+    (void)stream;
     return CUDA_SUCCESS;
 }
 
@@ -144,11 +178,16 @@ static int open_context(void **state)
         .cuPointerGetAttribute = pointer,
         .cuTensorMapEncodeTiled = encode,
         .cuModuleLoadData = load,
+        .cuModuleUnload = unload,
         .cuModuleGetFunction = find,
         .cuFuncSetAttribute = set_attribute,
         .cuStreamIsCapturing = is_capturing,
         .cuLaunchKernelEx = launch,
+        .cuMemAlloc = allocate,
         .cuMemFree = release,
+        .cuMemsetD8Async = set_bytes,
+        .cuMemcpyAsync = copy,
+        .cuStreamSynchronize = wait_for,
         .cuGetErrorName = name_error,
         .cuGetErrorString = name_error,
     };
@@ -158,8 +197,10 @@ static int open_context(void **state)
     pthread_mutex_init(&cuda->lock, NULL);
     cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
     cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
+    cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
     current = callers;
-    capturing = failing = false;
+    capturing = false;
+    launch_result = CUDA_SUCCESS;
     memset(&count, 0, sizeof count);
     *state = context;
     return 0;
@@ -172,6 +213,7 @@ static int close_context(void **state)
     pthread_mutex_destroy(&cuda->lock);
     free(cuda->kernels);
     free(cuda->decode);
+    free(cuda->grouped);
     free(cuda);
     free(context);
     return 0;
@@ -240,7 +282,7 @@ static void contexts_are_restored(void **state)
         assert_int_equal(count.pop, 1);
         assert_ptr_equal(current, callers);
     }
-    failing = true;
+    launch_result = CUDA_ERROR_LAUNCH_FAILED;
     assert_refused(dg_gemm_run(context, &g, NULL), DG_DRIVER_ERROR, "CUDA_ERROR_OF_TEST");
     assert_ptr_equal(current, callers);
 }
@@ -287,10 +329,111 @@ static void captures(void **state)
     assert_int_equal(count.loads + count.launches, 0);
     capturing = false;
     assert_ok(dg_gemm_prepare(context, &g));
-    assert_int_equal(count.loads, 1);
+    assert_true(count.loads > 0);
     capturing = true;
     run(context, &g);
     assert_int_equal(count.loads, 0);
+}
+
+/* After one prepare call every smaller M can be captured, from addresses that need a copy too. */
+static void prepared_for_smaller_m(void **state)
+{
+    dg_context *context = *state;
+    dgi_cuda *cuda = context->state;
+    enum { MOST = 4096 };
+    current = primary;
+    for (int i = 0; i < recipe_count; i++)
+        for (int invariant = 0; invariant < 2; invariant++) {
+            dg_gemm g = product(recipes[i].name, MOST, 0);
+            g.a.dtype = i % 2 ? DG_E5M2 : DG_E4M3;
+            dgi_cuda_unload(cuda);
+            memset(cuda->kernels, 0, (size_t)dgi_sm90_kernel_count * sizeof *cuda->kernels);
+            memset(cuda->decode, 0, (size_t)dgi_decode_kernel_count * sizeof *cuda->decode);
+            memset(cuda->small, 0, sizeof cuda->small);
+            cuda->batch_invariant = invariant;
+            capturing = false;
+            assert_ok(dg_gemm_prepare(context, &g));
+            capturing = true;
+            for (int64_t m = 1; m <= MOST; m += m < 300 ? 1 : 61) {
+                dg_gemm fewer = g;
+                fewer.a.rows = fewer.d.rows = m;
+                fewer.scale_a = scale_of(g.scale_a.dtype, m, g.a.cols, g.scale_a.block_rows,
+                                         g.scale_a.block_cols, 0, 0);
+                fewer.scale_a.data = g.scale_a.data;
+                if (dg_gemm_run(context, &fewer, NULL) != DG_OK)
+                    fail_msg("%s: %s", gemm_text(&fewer), dg_last_error());
+            }
+        }
+}
+
+/* A stream of another device is named as what it is. */
+static void wrong_stream(void **state)
+{
+    dg_context *context = *state;
+    dg_gemm g = product("block128", 2048, 0);
+    launch_result = CUDA_ERROR_INVALID_HANDLE;
+    assert_refused(dg_gemm_run(context, &g, (void *)0x1234), DG_DEVICE_MISMATCH,
+                   "stream at 0x1234 is not one of CUDA device 0");
+    g.a.rows = g.d.rows = g.scale_a.rows = 16;
+    assert_refused(dg_gemm_run(context, &g, (void *)0x1234), DG_DEVICE_MISMATCH, "stream at");
+}
+
+/* Quantisers refuse the host's memory, and launch nothing for an empty matrix. */
+static void quantisers(void **state)
+{
+    dg_context *context = *state;
+    dg_quantize q = DG_QUANTIZE_INIT;
+    q.input = dg_matrix_of((void *)ours, DG_BF16, 64, 256);
+    q.output = dg_matrix_of((void *)(ours + ((uintptr_t)1 << 32)), DG_E4M3, 64, 256);
+    q.scale = scale_of(DG_F32, 64, 256, 1, 128, 0, 0);
+    q.scale.data = (void *)(ours + ((uintptr_t)2 << 32));
+    assert_ok(dg_quantize_run(context, &q, NULL));
+    assert_int_equal(count.launches, 1);
+    void **const data[] = {&q.input.data, &q.output.data, &q.scale.data, (void **)&q.counts};
+    static const char *const names[] = {"input at", "output at", "scale at", "counts at"};
+    for (size_t i = 0; i < sizeof data / sizeof data[0]; i++) {
+        void *good = *data[i];
+        *data[i] = (void *)4096;
+        assert_refused(dg_quantize_run(context, &q, NULL), DG_DEVICE_MISMATCH, names[i]);
+        *data[i] = good;
+    }
+    dg_dequantize d = DG_DEQUANTIZE_INIT;
+    d.input = q.output;
+    d.output = q.input;
+    d.scale = q.scale;
+    d.scale.data = (void *)4096;
+    assert_refused(dg_dequantize_run(context, &d, NULL), DG_DEVICE_MISMATCH, "scale at");
+    assert_int_equal(count.launches, 1);
+    q.input.rows = q.output.rows = 0;
+    q.scale = scale_of(DG_F32, 0, 256, 0, 0, 0, 0);
+    q.scale.data = d.input.data;
+    q.source = DG_SCALE_GIVEN;
+    assert_ok(dg_quantize_run(context, &q, NULL));
+    assert_int_equal(count.launches, 1);
+}
+
+/* A table is brought up to date from the host's memory, which a graph must not read later. */
+static void tables(void **state)
+{
+    dg_context *context = *state;
+    dg_gemm g = product("block128", 256, 0), largest = g;
+    largest.a.data = largest.b.data = largest.d.data = NULL;
+    largest.scale_a.data = largest.scale_b.data = NULL;
+    dg_table *table;
+    assert_ok(dg_table_create(context, &largest, 2, &table));
+    assert_ok(dg_table_set(table, 1, &g));
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    capturing = true;
+    assert_refused(dg_table_update(table, NULL), DG_NOT_PREPARED, "cannot be captured");
+    assert_ok(dg_table_run(table, NULL));
+    capturing = false;
+    g.scale_b.data = (void *)4096;
+    assert_ok(dg_table_set(table, 0, &g));
+    assert_refused(dg_table_update(table, NULL), DG_DEVICE_MISMATCH, "scale_b at");
+    assert_ok(dg_table_set(table, 0, NULL));
+    assert_ok(dg_table_update(table, NULL));
+    dg_table_destroy(table);
 }
 
 int main(int argc, char **argv)
@@ -300,6 +443,10 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(contexts_are_restored, open_context, close_context),
         cmocka_unit_test_setup_teardown(wrong_pointers, open_context, close_context),
         cmocka_unit_test_setup_teardown(captures, open_context, close_context),
+        cmocka_unit_test_setup_teardown(prepared_for_smaller_m, open_context, close_context),
+        cmocka_unit_test_setup_teardown(wrong_stream, open_context, close_context),
+        cmocka_unit_test_setup_teardown(quantisers, open_context, close_context),
+        cmocka_unit_test_setup_teardown(tables, open_context, close_context),
     };
     return test_run(argc, argv, tests);
 }

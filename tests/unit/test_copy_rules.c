@@ -11,6 +11,8 @@ static void addresses_and_pitches(void **state)
     assert_false(dgi_can_map(256, 2, 40));
     assert_true(dgi_can_map(256, 1, 40)); /* a single row has no pitch */
     assert_false(dgi_can_map(257, 1, 48));
+    assert_false(dgi_can_map(256, 2, (int64_t)1 << 40));
+    assert_true(dgi_can_map(256, 1, (int64_t)1 << 40));
 }
 
 static void columns(void **state)
