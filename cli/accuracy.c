@@ -63,7 +63,7 @@ int cli_accuracy(int argc, char **argv)
         {"scales", "NAME", CLI_LIST, &scales, "only this row of the table; may be repeated"},
         {"method", "NAME", CLI_LIST, &methods, "only this column; may be repeated"},
         {"percentile", "P", CLI_REAL, &a.percentile, "of the percentile method (default 99.99)"},
-        {"output", "FILE.json", CLI_TEXT, &output,
+        {"output", "FILE.json", CLI_OUTPUT, &output,
          "keep results here after each row; a later run goes on from them"},
         {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
         {"markdown", NULL, CLI_FLAG, &markdown, "print the tables as Markdown"},

@@ -148,15 +148,17 @@ int cli_calibrate(int argc, char **argv)
     if (!(result.percentile > 0.0 && result.percentile <= 100.0))
         cli_misuse("--percentile takes more than 0 and at most 100, not %g", result.percentile);
 
+    cli_expect_output(result.output);
+
     double began = cli_now();
     dg_statistics *statistics, *held_out;
     s.statistics.block_cols = (int32_t)block;
     s.statistics.bits = (int32_t)bits;
     cli_check(dg_statistics_create(&statistics, &s.statistics), "making statistics");
     cli_check(dg_statistics_create(&held_out, &s.statistics), "making statistics");
+    merge_files(&merge, statistics); /* first: it is quick, and may fail */
     if (result.model != NULL)
         calibrate(result.model, &s, statistics, held_out, &result);
-    merge_files(&merge, statistics);
     cli_check(dg_statistics_save(statistics, result.output), "writing statistics");
     result.statistics = statistics;
     calibrate_judge(&result, held_out);

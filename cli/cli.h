@@ -39,6 +39,7 @@ typedef enum cli_kind {
     CLI_COUNT,  /* int64_t, 0 to 2^31-1                                                */
     CLI_REAL,   /* double, finite                                                      */
     CLI_TEXT,   /* const char *                                                        */
+    CLI_OUTPUT, /* const char *, a file that cli_expect_output() lets through          */
     CLI_CHOICE, /* int, the index of the word given in `argument`, e.g. "packed|rows"  */
     CLI_LIST    /* cli_list; the option may be repeated                                */
 } cli_kind;
@@ -78,6 +79,8 @@ _Noreturn void cli_die(const char *format, ...) __attribute__((format(printf, 1,
 _Noreturn void cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Dies with `doing` and dg_last_error() unless the status is DG_OK. */
 void cli_check(dg_status status, const char *doing);
+/* Dies unless a file of that name can be written: asked before long work, not after it. */
+void cli_expect_output(const char *path);
 /* Zeroed memory of malloc's, or dies. */
 void *cli_alloc(size_t bytes);
 /* A formatted string of malloc's. */
@@ -98,6 +101,10 @@ void cli_json_print(cJSON *object);
  * step, so that long work can save again and again and is never without its last result.
  */
 void cli_json_save(const char *path, cJSON *object);
+
+/* Lets Ctrl-C end the work in place of the process: cli_interrupted() says that it came. */
+void cli_catch_interrupt(void);
+bool cli_interrupted(void);
 
 /* A progress bar on stderr; silent unless stderr is a terminal. */
 typedef struct cli_progress {

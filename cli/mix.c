@@ -70,7 +70,7 @@ int cli_mix(int argc, char **argv)
          "token ids: `ids`, I32, of a safetensors file (default: <model>/tokens.safetensors)"},
         {"tokens", "n", CLI_COUNT, &tokens, "how many tokens to run (default 256)"},
         {"length", "n", CLI_COUNT, &length, "tokens of a piece of text (default 64)"},
-        {"output", "file", CLI_TEXT, &output,
+        {"output", "file", CLI_OUTPUT, &output,
          "write the layers that keep 16 bits, one a line, for deepgemm quantize --keep"},
         {"threads", "n", CLI_COUNT, &threads, "threads to use; 0: all"},
         {"all", NULL, CLI_FLAG, &all, "all layers, not only the worst"},

@@ -63,6 +63,10 @@ static void set_value(const cli_option *option, const char *text)
         *(double *)option->value = number;
         break;
     }
+    case CLI_OUTPUT:
+        cli_expect_output(text);
+        *(const char **)option->value = text;
+        break;
     case CLI_TEXT:
         *(const char **)option->value = text;
         break;

@@ -2,10 +2,13 @@
 /* Failing, human numbers, JSON and the progress bar. */
 #include "cli.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +42,19 @@ void cli_check(dg_status status, const char *doing)
 {
     if (status != DG_OK)
         cli_die("%s: %s", doing, dg_last_error());
+}
+
+void cli_expect_output(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder =
+        slash == NULL ? cli_format(".") : cli_format("%.*s", (int)(slash - path + 1), path);
+    struct stat there;
+    if (*path == '\0' || access(folder, W_OK) != 0)
+        cli_die("cannot write '%s': %s", path, strerror(*path == '\0' ? ENOENT : errno));
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        cli_die("cannot write '%s': it is no regular file", path);
+    free(folder);
 }
 
 void *cli_alloc(size_t bytes)
@@ -111,6 +127,24 @@ void cli_json_save(const char *path, cJSON *object)
     cJSON_free(text);
     cJSON_Delete(object);
     free(temporary);
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal_number)
+{
+    interrupted = signal_number;
+}
+
+void cli_catch_interrupt(void)
+{
+    signal(SIGINT, interrupt);
+    signal(SIGTERM, interrupt);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted != 0;
 }
 
 double cli_now(void)

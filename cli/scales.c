@@ -45,7 +45,7 @@ static bool take_layer(void *user, const dg_layer_scales *layer)
         .input_clipped = layer->input.clipped,
     };
     cli_progress_update(&r->progress, (double)layer->done / (double)layer->total);
-    return true;
+    return !cli_interrupted();
 }
 
 /* Adds a line to that of its kind. */
@@ -214,6 +214,7 @@ int cli_scales(int argc, char **argv)
     job.keep_count = keep.count;
     job.report = take_layer;
     job.user = &r;
+    cli_catch_interrupt();
     dg_status status = dg_scales_write(context, paths[0], paths[1], &job);
     cli_progress_end(&r.progress);
     cli_check(status, "choosing scales");

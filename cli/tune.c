@@ -20,7 +20,7 @@ int cli_tune(int argc, char **argv)
         {"recipe", "NAME", CLI_TEXT, &recipe, "only this recipe of the default cases"},
         {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.03)"},
         {"commit", "ID", CLI_TEXT, &commit, "the source's commit, noted in the JSON"},
-        {"output", "FILE.json", CLI_TEXT, &output,
+        {"output", "FILE.json", CLI_OUTPUT, &output,
          "keep the JSON here, after each case: an interruption loses one case at most"},
         {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
         {0},

@@ -4,20 +4,11 @@
 
 #include "tensors.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- collecting ---------------------------------------------------------------------- */
-
-/* Set by Ctrl-C: the run stops after the tensors it is at; a later one goes on from there. */
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int signal_number)
-{
-    interrupted = signal_number;
-}
 
 static bool take_tensor(void *user, const dg_tensor_report *tensor)
 {
@@ -46,7 +37,7 @@ static bool take_tensor(void *user, const dg_tensor_report *tensor)
     r->resumed += tensor->resumed;
     r->bytes_resumed += tensor->resumed ? (double)tensor->bytes_before : 0.0;
     cli_progress_update(&r->progress, (double)tensor->done / (double)tensor->total);
-    return interrupted == 0;
+    return !cli_interrupted(); /* a later run goes on from there */
 }
 
 void written_run(written *report, written_call *call, const char *doing, int64_t threads,
@@ -60,8 +51,7 @@ void written_run(written *report, written_call *call, const char *doing, int64_t
     options->user = report;
     report->format = dg_checkpoint_format_name(options->format);
     report->progress = cli_progress_start(doing, 1.0);
-    signal(SIGINT, interrupt);
-    signal(SIGTERM, interrupt);
+    cli_catch_interrupt();
     report->started = cli_now();
     dg_status status = call(context, report->input, report->output, options);
     cli_progress_end(&report->progress);

@@ -861,7 +861,8 @@ typedef struct dg_bin {
 
 /**
  * Copies the occupied bins of a layer's histogram, by ascending magnitude, to `bins`, which holds
- * *count of them; *count becomes the number there are. `bins` may be NULL to ask for it.
+ * *count of them; *count becomes the number there are. `bins` may be NULL to ask for it. The bins
+ * cover 32 octaves below the largest magnitude; what is smaller, or zero, is in none.
  */
 DG_API dg_status dg_statistics_histogram(const dg_statistics *statistics, const char *layer,
                                          dg_bin *bins, int64_t *count);

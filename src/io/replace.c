@@ -7,10 +7,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 dg_status dgi_replace_begin(const char *path, char **temporary)
 {
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return dgi_fail(DG_INVALID_ARGUMENT, "%s is there already and is no regular file", path);
     if (asprintf(temporary, "%s.deepgemm-%d", path, (int)getpid()) < 0)
         return dgi_no_memory(path);
     unlink(*temporary); /* of a run that was killed and had this number */

@@ -49,6 +49,33 @@ static void help_of_commands(void **state)
     }
 }
 
+/* Before a model is opened or anything is measured, and nothing that is there is replaced. */
+static void outputs_are_looked_at_first(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"mix /nowhere/m --size 60 --output",
+                                           "bench --sweep --n 8 --k 8 --plot",
+                                           "bench --output",
+                                           "tune --output",
+                                           "accuracy /nowhere/m --output",
+                                           "calibrate /nowhere/m"};
+    static const struct {
+        const char *path, *message;
+    } cases[] = {{"/nowhere/x", "cannot write '/nowhere/x': No such file or directory"},
+                 {"/dev/null", "cannot write '/dev/null': it is no regular file"},
+                 {"/tmp", "cannot write '/tmp': it is no regular file"},
+                 {"''", "cannot write '': No such file or directory"}};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) {
+            tool_result r = tool_run("", "%s %s", commands[i], cases[j].path);
+            tool_expect(&r, 1);
+            if (strstr(r.err, cases[j].message) == NULL)
+                fail_msg("no '%s' in: %s", cases[j].message, r.err);
+            assert_string_equal(r.out, "");
+            tool_free(&r);
+        }
+}
+
 static void misuse(void **state)
 {
     (void)state;
@@ -92,6 +119,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(version_is_the_librarys),
         cmocka_unit_test(help_goes_where_it_was_asked_for),
         cmocka_unit_test(help_of_commands),
+        cmocka_unit_test(outputs_are_looked_at_first),
         cmocka_unit_test(misuse),
     };
     return test_run(argc, argv, tests);

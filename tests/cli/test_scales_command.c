@@ -111,12 +111,32 @@ static void tables_warnings_and_mistakes(void **state)
     tiny_llama_free(&m);
 }
 
+/* Ctrl-C at any moment leaves the whole file or nothing. */
+static void interrupted(void **state)
+{
+    (void)state;
+    rng g = rng_new(3);
+    tiny_llama m = tiny_llama_new(&g, 20, 1.0);
+    const char *place = files_folder();
+    for (int i = 0; i < 12; i++) {
+        char limit[64];
+        snprintf(limit, sizeof limit, "timeout -s INT %.2f", 0.01 * (1 + i * i));
+        tool_result r =
+            tool_run(limit, "scales '%s' '%s/s' --weights mse --granularity mx", m.folder, place);
+        assert_int_equal(files_count(place, ""), files_exist(files_path(place, "s")));
+        files_remove(files_path(place, "s"));
+        tool_free(&r);
+    }
+    tiny_llama_free(&m);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help),
         cmocka_unit_test(from_statistics_to_a_checkpoint),
         cmocka_unit_test(tables_warnings_and_mistakes),
+        cmocka_unit_test(interrupted),
     };
     return test_run(argc, argv, tests);
 }
