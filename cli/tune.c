@@ -13,11 +13,13 @@ int cli_tune(int argc, char **argv)
     const char *device = "cuda:0", *cases = NULL, *recipe = NULL, *commit = NULL;
     const char *output = NULL;
     double seconds = 0;
+    int weights = 1;
     bool json = false;
     const cli_option options[] = {
         {"device", "cuda:N", CLI_TEXT, &device, "the GPU (default cuda:0)"},
         {"cases", "FILE", CLI_TEXT, &cases, "one case a line: recipe m n k (default: as bench)"},
         {"recipe", "NAME", CLI_TEXT, &recipe, "only this recipe of the default cases"},
+        {"weights", "packed|rows", CLI_CHOICE, &weights, "the layout of B (default rows)"},
         {"seconds", "S", CLI_REAL, &seconds, "for each measurement (default 0.03)"},
         {"commit", "ID", CLI_TEXT, &commit, "the source's commit, noted in the JSON"},
         {"output", "FILE.json", CLI_OUTPUT, &output,
@@ -41,6 +43,7 @@ int cli_tune(int argc, char **argv)
     gpu_request request = {.device = ordinal,
                            .recipe = recipe,
                            .no_peers = true,
+                           .packed = weights == 0,
                            .json = json,
                            .seconds = seconds,
                            .commit = commit,

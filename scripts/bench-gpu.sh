@@ -6,10 +6,12 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, grouped.json, sustained.json and quantize.json; prints a short table last. About four minutes.
-# DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS="tests sanitizer bench" is
-# what is done; STEPS=depth measures how deep the pipeline should be, in a build with DEEPGEMM_SWEEP=ON,
-# and writes depth.json and depth.html.
+# Writes burst.json, few.json, grouped.json, sustained.json and quantize.json; prints a short table
+# last. DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
+#     tests sanitizer bench   the default
+#     crossing                from how many tokens on which family of kernels is faster
+#     depth                   how deep the pipeline should be, in a build with DEEPGEMM_SWEEP=ON
+# The last two write crossing.json or depth.json, and a page with their tables and plots.
 set -u
 build=${1:?which build folder?}
 result=${2:?which folder for the results?}
@@ -17,6 +19,7 @@ shift 2
 device=${DEVICE:-cuda:0}
 steps=${STEPS:-tests sanitizer bench}
 commit=${COMMIT:-$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)}
+folder=$(dirname "$0")/..
 log=$result/log.txt
 mkdir -p "$result"
 for toolkit in "${CUDA_HOME:-/usr/local/cuda}"/lib64 "${CUDA_HOME:-/usr/local/cuda}"/targets/*/lib; do
@@ -74,17 +77,22 @@ bench() { # bench NAME OPTION...: a case's result is there as soon as it is meas
         failed=$((failed + 1))
     fi
 }
-if wanted depth; then
-    step "tune depth" "$build/deepgemm" tune --device "$device" --commit "$commit" \
-        --cases "$(dirname "$0")/../bench/depth.txt" --output "$result/depth.json"
-    step "report depth" "$build/deepgemm" report "$result/depth.json" -o "$result/depth.html"
-fi
+tune() { # tune NAME OPTION...: the cases of bench/NAME.txt
+    name=$1
+    shift
+    step "tune $name" "$build/deepgemm" tune --device "$device" --commit "$commit" \
+        --cases "$folder/bench/$name.txt" --output "$result/$name.json" "$@"
+    step "report $name" "$build/deepgemm" report "$result/$name.json" -o "$result/$name.html"
+}
+wanted depth && tune depth
+wanted crossing && tune crossing --weights packed
 wanted bench || exit "$((failed > 0))"
 bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
-bench grouped --grouped "$(dirname "$0")/../tests/cases/grouped.txt"
-[ ! -e "$result/grouped.json" ] || "$(dirname "$0")/../bench/table.py" "$result/grouped.json"
+bench few --weights packed --cases "$folder/bench/few.txt"
+bench grouped --grouped "$folder/tests/cases/grouped.txt"
+[ ! -e "$result/grouped.json" ] || "$folder/bench/table.py" "$result/grouped.json"
 bench burst "$@"
-"$(dirname "$0")/../bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
+"$folder/bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed steps FAILED; see $log"
 exit "$((failed > 0))"

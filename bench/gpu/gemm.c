@@ -428,8 +428,11 @@ gpu_result gpu_time_kernel(gpu_bench *b, gpu_operands *o, const bench_case *item
     run r = run_new(b, o, item, context);
     gpu_result result = result_of(&r, item);
     r.kind = PEER_NONE;
+    if (b->packed)
+        pack_weights(&r);
     if (check(&r, "deepgemm", call_deepgemm, item))
         result.time = gpu_time(&b->gpu, call_deepgemm, &r, o->sets, b->seconds, &result.mhz);
+    free_weights(o);
     return result;
 }
 

@@ -205,6 +205,7 @@ static cJSON *json(const tuning *t, const char *commit)
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
     cJSON_AddStringToObject(root, "chip", t->bench.gpu.name);
+    cJSON_AddStringToObject(root, "weights", t->bench.packed ? "packed" : "rows");
     cJSON_AddNumberToObject(root, "cases", t->cases.count);
     cJSON *kernels = cJSON_AddArrayToObject(root, "kernels");
     for (int k = 0; k < t->kernel_count; k++) {
