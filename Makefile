@@ -3,11 +3,12 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 SECONDS ?= 20
+CALLS ?= 1000000
 ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 # Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
 TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
-.PHONY: all test python demo accuracy bench lint sanitize fuzz soak install clean help
+.PHONY: all test python python-soak demo accuracy bench lint sanitize fuzz soak install clean help
 
 all: ## build the library and the tool in build/
 	@scripts/setup.sh build
@@ -20,6 +21,10 @@ test: all ## run all tests, then those that compute with each instruction set
 python: ## build the Python package and run its tests
 	@scripts/setup.sh build python extension
 	@scripts/test-python.sh $(BUILD)
+
+python-soak: ## the tests of leaks, threads and forks with CALLS=1000000 calls of each function
+	@scripts/setup.sh build python extension
+	@DEEPGEMM_CALLS=$(CALLS) scripts/test-python.sh $(BUILD) -k "leak or threads or fork"
 
 demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"
@@ -62,7 +67,7 @@ clean: ## remove what was built
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 # build FOLDER, CMAKE-ARGUMENTS, TARGETS: quiet unless it fails.
 define build

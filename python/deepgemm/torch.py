@@ -318,15 +318,17 @@ class Linear(torch.nn.Module):
             raise RuntimeError("deepgemm.torch.Linear has no gradient: use torch.inference_mode()")
         if x.dim() == 1:
             return self.forward(x[None])[0]
-        if x.stride(-1) != 1 or (x.dim() > 2 and not x.is_contiguous()):
+        if not x.is_contiguous() and (x.dim() > 2 or x.stride(-1) != 1):
             x = x.contiguous()
+        plain = self._buffers  # Module finds them there, but only after it has looked elsewhere
+        weight, scale, bias = plain["weight"], plain["weight_scale"], plain["bias"]
         if not torch.compiler.is_compiling():
-            weights = self.weight if self._weights is None else self._weights
-            return _linear(x, weights, self.weight_scale, self.bias, self.granularity)
+            weights = weight if self._weights is None else self._weights
+            return _linear(x, weights, scale, bias, self.granularity)
         flat = _flat(self.granularity)
         if self._number < 0:
-            return torch.ops.deepgemm.linear(x, self.weight, self.weight_scale, self.bias, flat)
-        return torch.ops.deepgemm.linear_packed(x, self._number, self.out_features, self.bias, flat)
+            return torch.ops.deepgemm.linear(x, weight, scale, bias, flat)
+        return torch.ops.deepgemm.linear_packed(x, self._number, self.out_features, bias, flat)
 
     # What moves, copies or saves the layer sees plain weights; packing comes back by itself.
 

@@ -77,8 +77,19 @@ static int from_text(const char *text, Py_ssize_t length)
     return DGP_UNKNOWN;
 }
 
+/* The objects that named a type last: calls name the same ones again and again. */
+enum { cache_size = 8 };
+static struct {
+    PyObject *object;
+    int dtype;
+} cache[cache_size];
+static unsigned cache_next;
+
 int dgp_dtype_from_object(PyObject *object, const char *name)
 {
+    for (int i = 0; i < cache_size; i++)
+        if (cache[i].object == object)
+            return cache[i].dtype;
     Py_ssize_t length;
     PyObject *text = PyUnicode_Check(object) ? Py_NewRef(object) : PyObject_Str(object);
     const char *utf8 = text != NULL ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
@@ -89,6 +100,13 @@ int dgp_dtype_from_object(PyObject *object, const char *name)
                      "numpy.float32",
                      name, object);
         dtype = -1;
+    }
+    if (dtype >= 0) {
+        const unsigned slot = cache_next++ % cache_size;
+        PyObject *old = cache[slot].object;
+        cache[slot].object = Py_NewRef(object);
+        cache[slot].dtype = dtype;
+        Py_XDECREF(old);
     }
     Py_XDECREF(text);
     return dtype;

@@ -107,6 +107,11 @@ PyObject *dgp_tensor_host(int dtype, int32_t rank, const int64_t *shape, void **
 PyObject *dgp_output_new(PyObject *like, const dgp_operand *description, int dtype, int32_t rank,
                          const int64_t *shape, void *stream, dgp_operand *operand);
 
+/* Memory for a call on `stream`, which may be given back when the work is enqueued: release
+ * *scratch, and *owner if it is not NULL. */
+int dgp_scratch_new(const dgp_operand *description, int64_t bytes, void *stream,
+                    dgp_operand *scratch, PyObject **owner);
+
 /* ---- context.c ----------------------------------------------------------------------- */
 
 int dgp_context_init(PyObject *module);

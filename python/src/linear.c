@@ -101,8 +101,7 @@ PyObject *dgp_linear(PyObject *module, PyObject *const *args, Py_ssize_t count)
         goto done;
     const size_t codes = scratch_layout(&q, dgp_library_dtype(dtype), block_a);
     const int64_t bytes = (int64_t)codes + q.scale.rows * q.scale.cols * (int64_t)sizeof(float);
-    memory = dgp_output_new(args[0], &o[X], DGP_UINT8, 1, &bytes, stream.handle, &scratch);
-    if (memory == NULL)
+    if (dgp_scratch_new(&o[X], bytes, stream.handle, &scratch, &memory) < 0)
         goto done;
     PyThreadState *python = PyEval_SaveThread();
     const dg_status status = run(context, &q, &gemm, scratch.data, codes, stream.handle);
@@ -111,6 +110,7 @@ PyObject *dgp_linear(PyObject *module, PyObject *const *args, Py_ssize_t count)
         dgp_tensor_written(out, stream.handle);
     result = status == DG_OK ? Py_NewRef(out) : dgp_raise(status);
 done:
+    dgp_operand_release(&scratch);
     Py_XDECREF(memory);
     Py_XDECREF(out);
     dgp_operands_release(o, OPERANDS);

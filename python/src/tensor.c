@@ -421,41 +421,46 @@ static void set_error(void *context, const char *kind, const char *message)
     PyErr_Format(PyExc_RuntimeError, "%s: %s", kind, message);
 }
 
-static PyObject *output_of_framework(const dgp_operand *description, int dtype, int32_t rank,
-                                     const int64_t *shape, dgp_operand *operand)
+/* Memory of the framework's allocator, described in *operand; NULL with an exception. */
+static DLManagedTensorVersioned *allocate(const dgp_operand *description, int dtype, int32_t rank,
+                                          const int64_t *shape, dgp_operand *operand)
 {
     const DLPackExchangeAPI *exchange = description->exchange;
-    int64_t sizes[DGP_MAX_RANK], strides[DGP_MAX_RANK];
+    *operand = (dgp_operand){
+        .dtype = dtype,
+        .device = description->device,
+        .rank = rank,
+        .exchange = exchange,
+    };
     for (int i = rank - 1; i >= 0; i--) {
-        sizes[i] = shape[i];
-        strides[i] = i == rank - 1 ? 1 : strides[i + 1] * shape[i + 1];
+        operand->shape[i] = shape[i];
+        operand->strides[i] = i == rank - 1 ? 1 : operand->strides[i + 1] * shape[i + 1];
     }
     DLTensor prototype = {
         .device = {description->device == DG_CPU ? kDLCPU : kDLCUDA,
                    description->device == DG_CPU ? 0 : description->device},
         .ndim = rank,
         .dtype = dgp_dtype_to_dlpack(dtype),
-        .shape = sizes,
-        .strides = strides,
+        .shape = operand->shape,
+        .strides = operand->strides,
     };
     DLManagedTensorVersioned *made = NULL;
+    if (exchange->managed_tensor_allocator(&prototype, &made, NULL, set_error) == 0 && made != NULL)
+        operand->data = (char *)made->dl_tensor.data + made->dl_tensor.byte_offset;
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "the framework could not allocate the result");
+    return PyErr_Occurred() ? NULL : made;
+}
+
+static PyObject *output_of_framework(const dgp_operand *description, int dtype, int32_t rank,
+                                     const int64_t *shape, dgp_operand *operand)
+{
     void *object = NULL;
-    if (exchange->managed_tensor_allocator(&prototype, &made, NULL, set_error) != 0 ||
-        made == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_RuntimeError, "the framework could not allocate the result");
-        return NULL;
-    }
-    *operand = (dgp_operand){
-        .data = (char *)made->dl_tensor.data + made->dl_tensor.byte_offset,
-        .dtype = dtype,
-        .device = description->device,
-        .rank = rank,
-        .exchange = exchange,
-    };
-    memcpy(operand->shape, sizes, sizeof sizes[0] * (size_t)rank);
-    memcpy(operand->strides, strides, sizeof strides[0] * (size_t)rank);
-    return exchange->managed_tensor_to_py_object_no_sync(made, &object) == 0 ? object : NULL;
+    DLManagedTensorVersioned *made = allocate(description, dtype, rank, shape, operand);
+    return made != NULL &&
+                   operand->exchange->managed_tensor_to_py_object_no_sync(made, &object) == 0
+               ? object
+               : NULL;
 }
 
 /* A NumPy array where `like` is one; else NULL, with an exception only on failure. */
@@ -487,4 +492,19 @@ PyObject *dgp_output_new(PyObject *like, const dgp_operand *description, int dty
     if (made != NULL && dgp_operand_take(made, "result", &known, operand) < 0)
         Py_CLEAR(made);
     return made;
+}
+
+int dgp_scratch_new(const dgp_operand *description, int64_t bytes, void *stream,
+                    dgp_operand *scratch, PyObject **owner)
+{
+    *owner = NULL;
+    *scratch = (dgp_operand){0};
+    if (description->exchange != NULL) { /* no object is made of it */
+        scratch->versioned = allocate(description, DGP_UINT8, 1, &bytes, scratch);
+        return scratch->versioned == NULL ? -1 : 0;
+    }
+    *owner = dgp_tensor_new(DGP_UINT8, 1, &bytes, description->device, stream);
+    if (*owner != NULL)
+        scratch->data = ((tensor_object *)*owner)->view.data;
+    return *owner == NULL ? -1 : 0;
 }

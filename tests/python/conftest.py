@@ -5,6 +5,7 @@ The oracle multiplies dequantised operands in double precision, by NumPy alone.
 """
 
 import os
+import resource
 
 import hypothesis
 import ml_dtypes
@@ -79,6 +80,34 @@ def random_scale(rng, shape, granularity, dtype=np.float32, phase=(0, 0)):
     if dtype is np.float32:
         return rng.uniform(0.25, 4.0, sizes).astype(np.float32)
     return rng.integers(120, 134, sizes, dtype=np.uint8).view(dtype)
+
+
+# Calls of each function in the tests of leaks and threads; `make python-soak` says a million.
+CALLS = int(os.environ.get("DEEPGEMM_CALLS", "20000"))
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def assert_no_growth(calls):
+    """CALLS calls of each function leave resident memory as it was.
+
+    A third of them may add up to 4 bytes each, or two pages: the least of three thirds counts, since
+    a leak adds in each.
+    """
+    grown = {}
+    for name, call in calls.items():
+        thirds = []
+        for _ in range(3):
+            before = resident()
+            for _ in range(CALLS // 3):
+                call()
+            thirds.append(resident() - before)
+        grown[name] = min(thirds)
+    limit = max(2 * resource.getpagesize(), 4 * CALLS // 3)
+    assert max(grown.values()) <= limit, grown
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@
 Runs on the CPU, and again on a GPU where there is one.
 """
 
+import contextlib
 import copy
+import functools
 import io
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 import deepgemm
-from conftest import assert_close, random_codes, random_scale, reference
+from conftest import assert_close, assert_no_growth, random_codes, random_scale, reference
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if torch.cuda.is_available():
@@ -178,6 +180,35 @@ def test_linear(rng, device, pack, granularity):
             assert (y.double() - true).norm() / true.norm() < 0.06
             assert torch.equal(layer(x[0, 0]), layer(x[:1, 0])[0])
             assert torch.allclose(layer(x.transpose(0, 1)).transpose(0, 1).float(), y.float())
+
+
+def test_calls_do_not_leak(rng):
+    _, (a, b, sa, sb) = operands(rng, 2, 16, 128, G128, "cpu")
+    context = deepgemm.Context(threads=1)
+    out, x = torch.empty(2, 16), torch.randn(2, 128)
+    plain = torch.nn.Linear(128, 16)
+    layer, packed = (dgt.Linear.from_linear(plain, pack=pack) for pack in (False, True))
+    gemm = functools.partial(deepgemm.gemm, granularity=G128, context=context)
+
+    def refused():
+        with contextlib.suppress(deepgemm.Error):
+            gemm(a, b, sb, sa)
+            raise AssertionError("was not refused")
+
+    calls = {
+        "into out": lambda: gemm(a, b, sa, sb, out=out),
+        "a new result": lambda: gemm(a, b, sa, sb),
+        "an operator": lambda: torch.ops.deepgemm.gemm(
+            a, sa, b, sb, [1, 128, 128, 128], torch.bfloat16
+        ),
+        "refused": refused,
+        "quantize": lambda: deepgemm.quantize(x, granularity=(1, 128), context=context),
+        "a layer": lambda: layer(x),
+        "a packed layer": lambda: packed(x),
+        "a view": lambda: deepgemm.tensor(a),
+    }  # fmt: skip
+    with torch.inference_mode():
+        assert_no_growth(calls)
 
 
 def test_linear_refuses_gradients():
