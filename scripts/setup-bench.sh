@@ -8,14 +8,7 @@ cd "$(dirname "$0")/.."
 if [ -e .venv/lib/libdnnl.so.3 ] && [ -e .venv/lib/libscipy_openblas.so ]; then
     exit 0
 fi
-if [ ! -x .venv/bin/pip ]; then
-    python3 -m venv .venv || {
-        echo "no virtual environment could be made: install python3-venv" >&2
-        exit 1
-    }
-fi
-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-    -r scripts/requirements-bench.txt
+scripts/setup-venv.sh scripts/requirements-bench.txt
 # oneDNN's wheel installs into .venv/lib, OpenBLAS's into a package of Python's.
 ln -sf "$(cd .venv/lib && echo python3*/site-packages/scipy_openblas32/lib/libscipy_openblas.so)" \
     .venv/lib/libscipy_openblas.so

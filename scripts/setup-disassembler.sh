@@ -8,11 +8,4 @@ if [ ! -d "$1/cubins" ] || command -v cuobjdump >/dev/null ||
     ls .venv/lib/python3*/site-packages/nvidia/cu*/bin/cuobjdump >/dev/null 2>&1; then
     exit 0
 fi
-if [ ! -x .venv/bin/pip ]; then
-    python3 -m venv .venv || {
-        echo "no virtual environment could be made: install python3-venv" >&2
-        exit 1
-    }
-fi
-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-    -r scripts/requirements-disassembler.txt
+scripts/setup-venv.sh scripts/requirements-disassembler.txt

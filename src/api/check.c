@@ -50,6 +50,15 @@ dg_status dgi_check_context(const dg_context *context)
     return DG_OK;
 }
 
+dg_status dgi_check_cpu_context(const dg_context *context, const char *work)
+{
+    DGI_TRY(dgi_check_context(context));
+    if (context->device != DG_CPU)
+        return dgi_fail(DG_UNSUPPORTED_DEVICE, "context is for device %d: %s by a CPU context",
+                        context->device, work);
+    return DG_OK;
+}
+
 static dg_status check_address(const void *data, int64_t bytes, const char *name)
 {
     if ((uintptr_t)data > UINTPTR_MAX - (uintptr_t)bytes)

@@ -14,6 +14,8 @@ dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, co
                    const char *name);
 
 dg_status dgi_check_context(const dg_context *context);
+/* The same for work that only the CPU does; `work`: "scales are chosen". */
+dg_status dgi_check_cpu_context(const dg_context *context, const char *work);
 dg_status dgi_check_gemm(const dg_gemm *gemm, const dg_context *context);
 /*
  * The part of it that looks at each operand alone, where D (and C, and scale_d) have `d_rows` rows;

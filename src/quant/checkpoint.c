@@ -298,11 +298,7 @@ static dg_status take_options(job *j, const dg_checkpoint_options *options)
 static dg_status write_checkpoint(dg_context *context, const char *input, const char *output,
                                   const dg_checkpoint_options *options, bool convert)
 {
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: checkpoints are written by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "checkpoints are written"));
     if (input == NULL || output == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL", input == NULL ? "input" : "output");
     job j = {.context = context, .convert = convert, .output = {.lock = -1}};

@@ -191,11 +191,7 @@ dg_status dg_checkpoint_rescale(dg_context *context, const char *input, const ch
                                 const dg_rescale *rescales, int64_t count, bool replace,
                                 int64_t *rounded)
 {
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: checkpoints are written by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "checkpoints are written"));
     if (input == NULL || output == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL", input == NULL ? "input" : "output");
     if (count < 0 || (count > 0 && rescales == NULL))

@@ -254,11 +254,7 @@ dg_status dg_scale_choose(dg_context *context, const dg_matrix *matrix,
 {
     job j = {.matrix = matrix, .scale = scale, .column_weights = column_weights};
     dg_scale_quality result = DG_SCALE_QUALITY_INIT;
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: scales are chosen by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "scales are chosen"));
     DGI_TRY(dgi_check_wide(matrix, "matrix"));
     DGI_TRY(dgi_check_scale(scale, matrix->rows, matrix->cols, true));
     DGI_TRY(dgi_take_choice(&j.choice, choice, scale->dtype));

@@ -230,11 +230,7 @@ dg_status dg_scales_write(dg_context *context, const char *checkpoint, const cha
                           const dg_scales_options *options)
 {
     job j = {.context = context};
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: scales are chosen by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "scales are chosen"));
     if (checkpoint == NULL || output == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL",
                         checkpoint == NULL ? "checkpoint" : "output");

@@ -267,11 +267,7 @@ dg_status dg_smooth_choose(dg_context *context, const dg_smooth *smooth, float *
 {
     dg_smooth complete = DG_SMOOTH_INIT;
     dg_smooth_report result = DG_SMOOTH_REPORT_INIT;
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: smoothing is chosen by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "smoothing is chosen"));
     DGI_TRY(dgi_take(&complete, sizeof complete, sizeof complete, smooth, "smooth"));
     DGI_TRY(check(&complete));
     if (factors == NULL)

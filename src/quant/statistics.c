@@ -201,11 +201,7 @@ static void observe(dgi_observer *o, const dg_matrix *x, int64_t block, int32_t 
 dg_status dg_statistics_observe(dg_context *context, dg_statistics *statistics, const char *layer,
                                 const dg_matrix *x)
 {
-    DGI_TRY(dgi_check_context(context));
-    if (context->device != DG_CPU)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "context is for device %d: statistics are collected by a CPU context",
-                        context->device);
+    DGI_TRY(dgi_check_cpu_context(context, "statistics are collected"));
     if (statistics == NULL || layer == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "%s is NULL",
                         statistics == NULL ? "statistics" : "layer");

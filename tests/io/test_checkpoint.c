@@ -10,13 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dg_checkpoint *open_checkpoint(const char *path)
-{
-    dg_checkpoint *checkpoint = NULL;
-    assert_ok(dg_checkpoint_open(&checkpoint, path));
-    return checkpoint;
-}
-
 static void refuse(const char *path, dg_status status, const char *text)
 {
     dg_checkpoint *checkpoint = NULL;

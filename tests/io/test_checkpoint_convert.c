@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dg_checkpoint *open_checkpoint(const char *path)
-{
-    dg_checkpoint *checkpoint = NULL;
-    assert_ok(dg_checkpoint_open(&checkpoint, path));
-    return checkpoint;
-}
-
 typedef dg_status call(dg_context *, const char *, const char *, const dg_checkpoint_options *);
 
 static dg_status run(call *what, const char *input, const char *output,

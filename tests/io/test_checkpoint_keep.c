@@ -6,23 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static dg_status quantize(const char *input, const char *output,
-                          const dg_checkpoint_options *options)
-{
-    dg_context *context;
-    assert_ok(dg_create(&context, DG_CPU, NULL));
-    dg_status status = dg_checkpoint_quantize(context, input, output, options);
-    dg_destroy(context);
-    return status;
-}
-
-static dg_checkpoint *open_checkpoint(const char *path)
-{
-    dg_checkpoint *checkpoint = NULL;
-    assert_ok(dg_checkpoint_open(&checkpoint, path));
-    return checkpoint;
-}
-
 /* Quantises layers of these names with a pattern; gives a letter for each: q(uantised), k(ept). */
 static char *decide(const char *const *layers, int count, const char *pattern, int64_t *matches)
 {
@@ -41,7 +24,7 @@ static char *decide(const char *const *layers, int count, const char *pattern, i
     options.keep_count = 1;
     options.keep_matches = matches;
     const char *output = files_path(files_folder(), "out");
-    assert_ok(quantize(file, output, &options));
+    assert_ok(write_as(false, file, output, &options));
     dg_checkpoint *checkpoint = open_checkpoint(output);
     for (int i = 0; i < count; i++) {
         dg_tensor tensor;
@@ -117,7 +100,8 @@ static void patterns_that_are_refused(void **state)
         dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
         options.keep = &cases[i].pattern;
         options.keep_count = 1;
-        assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, cases[i].message);
+        assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT,
+                       cases[i].message);
         assert_false(files_exist(output));
     }
 }

@@ -15,24 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dg_checkpoint *open_checkpoint(const char *path)
-{
-    dg_checkpoint *checkpoint = NULL;
-    assert_ok(dg_checkpoint_open(&checkpoint, path));
-    return checkpoint;
-}
-
-static dg_status write_as(bool convert, const char *input, const char *output,
-                          const dg_checkpoint_options *options)
-{
-    dg_context *context;
-    assert_ok(dg_create(&context, DG_CPU, NULL));
-    dg_status status =
-        (convert ? dg_checkpoint_convert : dg_checkpoint_quantize)(context, input, output, options);
-    dg_destroy(context);
-    return status;
-}
-
 /* The output's folder. */
 static const char *written(bool convert, const char *input, dg_checkpoint_format format,
                            dg_checkpoint_fusion fusion)

@@ -11,23 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dg_checkpoint *open_checkpoint(const char *path)
-{
-    dg_checkpoint *checkpoint = NULL;
-    assert_ok(dg_checkpoint_open(&checkpoint, path));
-    return checkpoint;
-}
-
-static dg_status quantize(const char *input, const char *output,
-                          const dg_checkpoint_options *options)
-{
-    dg_context *context;
-    assert_ok(dg_create(&context, DG_CPU, NULL));
-    dg_status status = dg_checkpoint_quantize(context, input, output, options);
-    dg_destroy(context);
-    return status;
-}
-
 /* ---- values -------------------------------------------------------------------------- */
 
 /* |w - code * scale| is at most half a step of E4M3 at that place, give or take FP32's rounding. */
@@ -241,7 +224,7 @@ static void models(void **state)
         options.format = i / 2 == 0 ? DG_CHECKPOINT_BLOCK : DG_CHECKPOINT_CHANNEL;
         options.report = listen;
         options.user = &t;
-        assert_ok(quantize(folder, output, &options));
+        assert_ok(write_as(false, folder, output, &options));
         expect_model(folder, output, options.format, &t);
 
         assert_true(files_exist(files_path(output, "tokenizer.json")));
@@ -267,7 +250,7 @@ static void config_is_extended(void **state)
 {
     (void)state;
     const char *folder = make_model(20, false), *output = files_path(files_folder(), "out");
-    assert_ok(quantize(folder, output, NULL));
+    assert_ok(write_as(false, folder, output, NULL));
     size_t bytes;
     char *text = files_read(files_path(output, "config.json"), &bytes);
     /* What was there is there still, digit for digit. */
@@ -289,7 +272,7 @@ static void config_is_extended(void **state)
     options.format = DG_CHECKPOINT_CHANNEL;
     files_write_text(files_path(folder, "config.json"), "{ }");
     output = files_path(files_folder(), "out");
-    assert_ok(quantize(folder, output, &options));
+    assert_ok(write_as(false, folder, output, &options));
     json = read_json(files_path(output, "config.json"));
     q = cJSON_GetObjectItem(json, "quantization_config");
     assert_string_equal(cJSON_GetObjectItem(q, "quant_method")->valuestring, "compressed-tensors");
@@ -298,11 +281,11 @@ static void config_is_extended(void **state)
 
     /* A file by itself: its config.json comes along, the rest of the folder does not. */
     output = files_path(files_folder(), "out");
-    assert_ok(quantize(files_path(folder, "model.safetensors"), output, NULL));
+    assert_ok(write_as(false, files_path(folder, "model.safetensors"), output, NULL));
     assert_int_equal(files_count(output, ""), 2);
     files_remove(files_path(folder, "config.json"));
     output = files_path(files_folder(), "out");
-    assert_ok(quantize(files_path(folder, "model.safetensors"), output, NULL));
+    assert_ok(write_as(false, files_path(folder, "model.safetensors"), output, NULL));
     assert_int_equal(files_count(output, ""), 1);
 }
 
@@ -324,7 +307,7 @@ static void several_bands(void **state)
         dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
         options.format = (dg_checkpoint_format)format;
         const char *output = files_path(files_folder(), "out");
-        assert_ok(quantize(file, output, &options));
+        assert_ok(write_as(false, file, output, &options));
         dg_checkpoint *before = open_checkpoint(file), *after = open_checkpoint(output);
         bool block = format == DG_CHECKPOINT_BLOCK;
         expect_quantized(before, after, "w.weight", block ? 128 : 1, block ? 128 : 0);
@@ -350,7 +333,7 @@ static void g39_fused_projections(void **state)
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
     options.format = DG_CHECKPOINT_CHANNEL;
     const char *output = files_path(files_folder(), "out");
-    assert_ok(quantize(file, output, &options));
+    assert_ok(write_as(false, file, output, &options));
     dg_checkpoint *checkpoint = open_checkpoint(output);
     dg_tensor whole, alone;
     assert_ok(dg_checkpoint_find(checkpoint, "fused.weight", &whole));
@@ -367,32 +350,34 @@ static void arguments_that_are_refused(void **state)
     const char *folder = make_model(40, false), *output = files_path(files_folder(), "out");
     assert_refused(dg_checkpoint_quantize(NULL, folder, output, NULL), DG_INVALID_ARGUMENT,
                    "context is NULL");
-    assert_refused(quantize(NULL, output, NULL), DG_INVALID_ARGUMENT, "input is NULL");
-    assert_refused(quantize(folder, NULL, NULL), DG_INVALID_ARGUMENT, "output is NULL");
+    assert_refused(write_as(false, NULL, output, NULL), DG_INVALID_ARGUMENT, "input is NULL");
+    assert_refused(write_as(false, folder, NULL, NULL), DG_INVALID_ARGUMENT, "output is NULL");
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
     options.format = DG_CHECKPOINT_FORMATS;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "format is 13");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "format is 13");
     options.format = DG_CHECKPOINT_BF16;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "not quantised");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "not quantised");
     options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
     options.fusion = (dg_checkpoint_fusion)3;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "fusion is 3");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "fusion is 3");
     options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
     options.keep_count = 1;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "options.keep");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "options.keep");
     options.keep_count = -1;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "keep_count -1");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "keep_count -1");
     options.struct_bytes = 1;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "struct_bytes");
-    assert_refused(quantize(output, output, NULL), DG_NOT_FOUND, "out");
-    assert_refused(quantize(folder, "/", NULL), DG_INVALID_ARGUMENT, "output / does not end");
-    assert_refused(quantize(folder, files_path(output, "deeper"), NULL), DG_NOT_FOUND,
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT, "struct_bytes");
+    assert_refused(write_as(false, output, output, NULL), DG_NOT_FOUND, "out");
+    assert_refused(write_as(false, folder, "/", NULL), DG_INVALID_ARGUMENT,
+                   "output / does not end");
+    assert_refused(write_as(false, folder, files_path(output, "deeper"), NULL), DG_NOT_FOUND,
                    "cannot create folder");
     const char *keep = "re:";
     options = (dg_checkpoint_options)DG_CHECKPOINT_OPTIONS_INIT;
     options.keep = &keep;
     options.keep_count = 1;
-    assert_refused(quantize(folder, output, &options), DG_INVALID_ARGUMENT, "no layer to quantise");
+    assert_refused(write_as(false, folder, output, &options), DG_INVALID_ARGUMENT,
+                   "no layer to quantise");
     assert_false(files_exist(output));
 }
 
@@ -401,16 +386,16 @@ static void quantized_inputs_are_refused(void **state)
     (void)state;
     const char *folder = make_model(41, false), *place = files_folder();
     const char *once = files_path(place, "once"), *twice = files_path(place, "twice");
-    assert_ok(quantize(folder, once, NULL));
-    assert_refused(quantize(once, twice, NULL), DG_INVALID_ARGUMENT, "quantised already");
+    assert_ok(write_as(false, folder, once, NULL));
+    assert_refused(write_as(false, once, twice, NULL), DG_INVALID_ARGUMENT, "quantised already");
     files_remove(files_path(once, "config.json"));
-    assert_refused(quantize(once, twice, NULL), DG_INVALID_ARGUMENT, "stored as F8_E4M3");
+    assert_refused(write_as(false, once, twice, NULL), DG_INVALID_ARGUMENT, "stored as F8_E4M3");
     const float data[4] = {1.0f};
     const stored tensors[] = {{"w.weight", "F32", 4, 2, 2, data},
                               {"w.weight_scale_inv", "F32", 4, 1, 1, data}};
     const char *file = files_path(files_folder(), "x.safetensors");
     safetensors_write(file, tensors, 2);
-    assert_refused(quantize(file, twice, NULL), DG_INVALID_ARGUMENT, "w.weight_scale_inv");
+    assert_refused(write_as(false, file, twice, NULL), DG_INVALID_ARGUMENT, "w.weight_scale_inv");
     assert_int_equal(files_count(place, ""), 1);
 }
 
@@ -422,31 +407,32 @@ static void outputs_that_are_there(void **state)
     dg_checkpoint_options replace = DG_CHECKPOINT_OPTIONS_INIT;
     replace.replace = true;
     files_write_text(output, "a file");
-    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "is no folder");
+    assert_refused(write_as(false, folder, output, &replace), DG_INVALID_ARGUMENT, "is no folder");
     files_remove(output);
     files_make_folder(output); /* empty */
-    assert_ok(quantize(folder, output, NULL));
-    assert_refused(quantize(folder, output, NULL), DG_INVALID_ARGUMENT, "is not empty");
+    assert_ok(write_as(false, folder, output, NULL));
+    assert_refused(write_as(false, folder, output, NULL), DG_INVALID_ARGUMENT, "is not empty");
 
     /* With `replace` only a checkpoint gives way, and never the input. */
     files_write_text(files_path(output, "notes.txt"), "from an older run");
-    assert_ok(quantize(folder, output, &replace));
+    assert_ok(write_as(false, folder, output, &replace));
     assert_false(files_exist(files_path(output, "notes.txt")));
     assert_int_equal(files_count(place, ""), 1);
     files_make_folder(files_path(output, "inside"));
-    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
+    assert_refused(write_as(false, folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
     files_remove(files_path(output, "inside"));
     files_remove(files_path(output, "model.safetensors"));
-    assert_refused(quantize(folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
+    assert_refused(write_as(false, folder, output, &replace), DG_INVALID_ARGUMENT, "not replaced");
     files_remove(files_path(folder, "original"));
-    assert_refused(quantize(folder, folder, &replace), DG_INVALID_ARGUMENT, "folder of the input");
+    assert_refused(write_as(false, folder, folder, &replace), DG_INVALID_ARGUMENT,
+                   "folder of the input");
 
     /* What killed runs left goes away; what others left does not. */
     files_remove(output);
     files_make_folder(files_path(place, ".out.deepgemm-0"));
     files_write_text(files_path(files_path(place, ".out.deepgemm-0"), "model.safetensors"), "");
     files_make_folder(files_path(place, ".other.deepgemm-0"));
-    assert_ok(quantize(folder, files_path(place, "out//"), NULL));
+    assert_ok(write_as(false, folder, files_path(place, "out//"), NULL));
     assert_int_equal(files_count(place, ".out"), 0);
     assert_int_equal(files_count(place, ".other"), 1);
     assert_true(files_exist(files_path(output, "model.safetensors")));
@@ -470,23 +456,23 @@ static void cancelled_and_resumed(void **state)
     (void)state;
     const char *folder = make_model(43, true), *place = files_folder();
     const char *whole = files_path(place, "whole"), *output = files_path(place, "out");
-    assert_ok(quantize(folder, whole, NULL));
+    assert_ok(write_as(false, folder, whole, NULL));
     dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
     stopping s = {.stop_at = 3};
     options.report = stop;
     options.user = &s;
-    assert_refused(quantize(folder, output, &options), DG_CANCELLED, GATE);
+    assert_refused(write_as(false, folder, output, &options), DG_CANCELLED, GATE);
     assert_int_equal(s.tensors, 3);
     assert_false(files_exist(output));
     assert_int_equal(files_count(place, ".out.deepgemm-"), 1);
 
     s = (stopping){.stop_at = 5};
-    assert_refused(quantize(folder, output, &options), DG_CANCELLED, EMBED);
+    assert_refused(write_as(false, folder, output, &options), DG_CANCELLED, EMBED);
     assert_int_equal(s.resumed, 3);
     told t = {0};
     options.report = listen;
     options.user = &t;
-    assert_ok(quantize(folder, output, &options));
+    assert_ok(write_as(false, folder, output, &options));
     files_expect_same(whole, output);
     expect_model(folder, output, DG_CHECKPOINT_BLOCK, &t); /* errors from the journal too */
     assert_int_equal(files_count(place, ""), 2);
@@ -498,13 +484,13 @@ static void cancelled_and_resumed(void **state)
         options.user = &s;
         s = (stopping){.stop_at = 3};
         options.format = DG_CHECKPOINT_BLOCK;
-        assert_refused(quantize(folder, output, &options), DG_CANCELLED, GATE);
+        assert_refused(write_as(false, folder, output, &options), DG_CANCELLED, GATE);
         s = (stopping){.stop_at = -1};
         if (i == 0)
             options.format = DG_CHECKPOINT_CHANNEL;
         else
             files_write_text(files_path(folder, "config.json"), "{\"hidden_size\": 1}");
-        assert_ok(quantize(folder, output, &options));
+        assert_ok(write_as(false, folder, output, &options));
         assert_int_equal(s.resumed, 0);
         assert_int_equal(files_count(place, ""), 2);
     }

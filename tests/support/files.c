@@ -135,6 +135,24 @@ void files_expect_same(const char *folder, const char *other)
 
 /* ---- safetensors --------------------------------------------------------------------- */
 
+dg_checkpoint *open_checkpoint(const char *path)
+{
+    dg_checkpoint *checkpoint = NULL;
+    assert_ok(dg_checkpoint_open(&checkpoint, path));
+    return checkpoint;
+}
+
+dg_status write_as(bool convert, const char *input, const char *output,
+                   const dg_checkpoint_options *options)
+{
+    dg_context *context;
+    assert_ok(dg_create(&context, DG_CPU, NULL));
+    dg_status status =
+        (convert ? dg_checkpoint_convert : dg_checkpoint_quantize)(context, input, output, options);
+    dg_destroy(context);
+    return status;
+}
+
 char *safetensors_bytes(const char *header, const void *data, size_t data_bytes, size_t *bytes)
 {
     size_t header_bytes = strlen(header);

@@ -25,6 +25,12 @@ int files_count(const char *folder, const char *prefix);
 /* Both folders hold files of the same names with the same bytes. */
 void files_expect_same(const char *folder, const char *other);
 
+/* The checkpoint there; the test fails when it does not open. */
+dg_checkpoint *open_checkpoint(const char *path);
+/* dg_checkpoint_convert() or dg_checkpoint_quantize() with a context of its own. */
+dg_status write_as(bool convert, const char *input, const char *output,
+                   const dg_checkpoint_options *options);
+
 /* The bytes of a safetensors file with this header and data: to be freed. */
 char *safetensors_bytes(const char *header, const void *data, size_t data_bytes, size_t *bytes);
 
