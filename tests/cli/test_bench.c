@@ -243,6 +243,28 @@ static void quantize_stays_below_a_copy(void **state)
     tool_free(&r);
 }
 
+/* Values that run faster than real ones are used when asked for only, and named in both outputs. */
+static void other_values_are_labelled(void **state)
+{
+    (void)state;
+    static const char *const fills[] = {"zeros", "ones"};
+    for (int i = 0; i < 2; i++) {
+        tool_result r = tool_run("",
+                                 "bench --m 1 --n 8 --k 8 --seconds 0.002 --no-peers --warm "
+                                 "--fill %s --json",
+                                 fills[i]);
+        cJSON *root = tool_json(&r);
+        assert_string_equal(tool_string(root, "fill"), fills[i]);
+        cJSON_Delete(root);
+        tool_free(&r);
+    }
+    tool_result r =
+        tool_run("", "bench --m 1 --n 8 --k 8 --seconds 0.002 --no-peers --warm --fill zeros");
+    tool_expect(&r, 0);
+    assert_non_null(strstr(r.out, "; zeros values, "));
+    tool_free(&r);
+}
+
 static void absent_peers_are_named(void **state)
 {
     (void)state;
@@ -340,6 +362,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(grouped_case_files_that_are_wrong),
         cmocka_unit_test(sweep_and_plot),
         cmocka_unit_test(quantize_stays_below_a_copy),
+        cmocka_unit_test(other_values_are_labelled),
         cmocka_unit_test(absent_peers_are_named),
         cmocka_unit_test(peers_have_the_same_instructions),
         cmocka_unit_test(wrong_results_are_not_timed),
