@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`deepgemm.compat.deep_gemm`: what servers and tests call, against PyTorch spelled out."""
 
+import inspect
+import operator
 import os
 import subprocess
 import sys
@@ -66,6 +68,62 @@ def test_import_after_one_line():
     assert done.stdout.split() == ["True"], done.stderr
 
 
+# What callers write, by position and by name: the parameters that their calls rely on.
+SIGNATURES = {
+    "fp8_gemm_nt": "a b d c recipe recipe_a recipe_b compiled_dims disable_ue8m0_cast",
+    "fp8_fp4_gemm_nt": "a b d c recipe recipe_a recipe_b compiled_dims disable_ue8m0_cast",
+    "cublaslt_gemm_nt": "a b d c",
+    "m_grouped_fp8_fp4_gemm_nt_contiguous": (
+        "a b d grouped_layout recipe recipe_a recipe_b compiled_dims disable_ue8m0_cast "
+        "use_psum_layout ensure_zero_padding expected_m_for_psum_layout"
+    ),
+    "m_grouped_fp8_fp4_gemm_nt_masked": (
+        "a b d masked_m expected_m recipe recipe_a recipe_b compiled_dims disable_ue8m0_cast"
+    ),
+    "fp8_m_grouped_gemm_nt_masked": (
+        "a b d masked_m expected_m recipe recipe_a recipe_b compiled_dims disable_ue8m0_cast "
+        "enable_overlap max_block_n signal"
+    ),
+    "k_grouped_fp8_gemm_nt_contiguous": (
+        "a b d ks grouped_layout c recipe compiled_dims use_psum_layout"
+    ),
+    "get_theoretical_mk_alignment_for_contiguous_layout": "expected_m",
+    "set_mk_alignment_for_contiguous_layout": "value",
+    "get_tma_aligned_size": "size element_size",
+    "get_mn_major_tma_aligned_tensor": "sf",
+    "get_mn_major_tma_aligned_packed_ue8m0_tensor": "sf psum_layout",
+    "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor": (
+        "sf grouped_layout ks gran_k k_alignment use_psum_layout"
+    ),
+    "transform_sf_into_required_layout": (
+        "sf mn k recipe num_groups is_sfa disable_ue8m0_cast psum_layout"
+    ),
+    "per_token_cast_to_fp8": "x use_ue8m0 gran_k use_packed_ue8m0",
+    "per_channel_cast_to_fp8": "x use_ue8m0 gran_k",
+    "per_block_cast_to_fp8": "x use_ue8m0 gran_k",
+    "testing.bench_kineto": "fn kernel_names num_tests",
+    "testing.calc_diff": "x y",
+    "testing.ignore_env": "name condition",
+}
+# Names that only have to be there, besides those out of scope.
+NAMES = (
+    "fp8_gemm_nn fp8_gemm_tn fp8_gemm_tt fp8_fp4_gemm_nn m_grouped_fp8_gemm_nt_contiguous "
+    "m_grouped_fp8_gemm_nn_contiguous m_grouped_fp8_gemm_nt_masked align ceil_div "
+    "get_mk_alignment_for_contiguous_layout get_m_alignment_for_contiguous_layout set_num_sms "
+    "get_num_sms set_tc_util get_tc_util set_pdl get_pdl set_ignore_compile_dims "
+    "set_block_size_multiple_of per_token_cast_to_fp4 transpose_packed_fp4 testing.count_bytes "
+    "testing.get_arch_major testing.bench testing.test_filter"
+)
+
+
+def test_surface():
+    for name, parameters in SIGNATURES.items():
+        found = list(inspect.signature(operator.attrgetter(name)(dg)).parameters)
+        assert found[: len(parameters.split())] == parameters.split(), name
+    for name in NAMES.split():
+        assert callable(operator.attrgetter(name)(dg)), name
+
+
 # ---- casts and layouts -------------------------------------------------------------------
 
 
@@ -126,6 +184,7 @@ def test_layouts(device, mn, k, groups, transposed):
     out = dg.get_mn_major_tma_aligned_tensor(given)
     assert torch.equal(out, sf) and out.stride()[-2:] == (1, pitch)
     assert pitch % 4 == 0 and mn <= pitch < mn + 4
+    assert not groups or out.stride(0) == pitch * k
     packed = dg.get_mn_major_tma_aligned_packed_ue8m0_tensor(given)
     assert packed.shape == (*leading, mn, -(-k // 4)) and packed.stride()[-2:] == (1, pitch)
     assert not groups or packed.stride(0) == pitch * packed.shape[-1]
@@ -133,6 +192,18 @@ def test_layouts(device, mn, k, groups, transposed):
         byte = (packed[..., column // 4] >> (8 * (column % 4))) & 0xFF
         expected = powers[..., column] if column < k else torch.zeros_like(byte)
         assert torch.equal(byte, expected)
+
+
+def test_powers_of_two():
+    x = torch.tensor([[1.0, 1.0000001, 2.5e-39, 3e38], [0.0, 0.75, 448.0, 2.0**-126]])
+    up = dg.utils.ceil_to_ue8m0(x)
+    assert up.tolist() == [[1.0, 2.0, 2.0**-126, 2.0**127], [2.0**-126, 1.0, 512.0, 2.0**-126]]
+    packed = dg.utils.pack_ue8m0_to_int(up)
+    bytes_of = packed.view(torch.uint8).tolist()
+    assert bytes_of == [[127, 128, 1, 254], [1, 127, 136, 1]]
+    for wrong in (x, up[:, :3], -up):
+        with pytest.raises(ValueError, match="powers of two"):
+            dg.utils.pack_ue8m0_to_int(wrong)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -152,6 +223,16 @@ def test_k_grouped_layout(device):
             expected.append(word)
         first += k // 128
     assert torch.equal(out, torch.stack(expected))
+    again = dg.get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
+        (powers << 23).view(torch.float32), layout, None, 128
+    )
+    assert torch.equal(again, out)
+    with pytest.raises(NotImplementedError, match="use_psum_layout"):
+        dg.get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
+            powers.float(), layout, ks, 128, 128, True
+        )
+    with pytest.raises(NotImplementedError, match="psum_layout"):
+        dg.get_mn_major_tma_aligned_packed_ue8m0_tensor(powers.float(), layout)
 
 
 def test_transform_sf_into_required_layout():
@@ -211,6 +292,35 @@ def test_fp8_gemm(device, m, k):
     check(total, expected + 1)
     dg.fp8_gemm_nt(a, w, total, recipe_a=(1, 128), recipe_b=(1, 128))
     check(total, expected)
+    addend = torch.full_like(total, 5)
+    dg.fp8_gemm_nt(a, w, total, addend, (1, 1, 128))
+    check(total, expected + 5)
+    assert (addend == 5).all()
+    with pytest.raises(ValueError, match="recipe"):
+        dg.fp8_gemm_nt(a, w, total, recipe=(1, 1, 128), recipe_a=(1, 128))
+    if m > 1:  # b [K, N] that is not contiguous along K
+        with pytest.raises(deepgemm.InvalidArgument, match="contiguous"):
+            dg.fp8_gemm_nn(a, (b[0].t().contiguous(), b[1].t()), d)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing_to_do(device):
+    """Without M or N nothing is written."""
+    a, none = pair(8, 256, device), pair(0, 256, device, block=True)
+    dg.fp8_gemm_nt(a, none, torch.empty(8, 0, dtype=torch.bfloat16, device=device))
+    dg.fp8_gemm_nt((none[0], a[1][:0]), pair(128, 256, device, block=True),
+                   torch.empty(0, 128, dtype=torch.bfloat16, device=device))  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_peer(device):
+    a, b = (torch.randn(n, 256, device=device).to(E4M3) for n in (32, 48))
+    expected = a.double() @ b.double().T
+    d = torch.empty(32, 48, device=device, dtype=torch.bfloat16)
+    dg.cublaslt_gemm_nt(a, b, d)
+    check(d, expected)
+    dg.cublaslt_gemm_nt(a, b, d, torch.full_like(d, 64))
+    check(d, expected + 64, limit=2e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -270,6 +380,35 @@ def test_m_grouped_contiguous(device):
 
 
 @pytest.mark.parametrize("device", GROUPED)
+def test_gaps_are_not_read(device):
+    """A masked layout taken as one of ends, with NaN in all rows behind the ends."""
+    used, most, n, k = [32, 5, 7, 1], 32, 72, 256
+    b = experts(4, n, k, device)
+    a = pair(4 * most, k, device)
+    parts = [slice(g * most, g * most + rows) for g, rows in enumerate(used)]
+    gap = torch.ones(4 * most, dtype=torch.bool, device=device)
+    for part in parts:
+        gap[part] = False
+    a[0].view(torch.uint8)[gap] = 0x7F
+    a[1][gap] = float("nan")
+    ends = torch.tensor([part.stop for part in parts], dtype=torch.int32, device=device)
+    before = dg.get_mk_alignment_for_contiguous_layout()
+    dg.set_mk_alignment_for_contiguous_layout(most)
+    try:
+        for zero in (False, True):
+            d = torch.full((4 * most, n), 77, dtype=torch.bfloat16, device=device)
+            dg.m_grouped_fp8_gemm_nt_contiguous(
+                a, b, d, ends, use_psum_layout=True, ensure_zero_padding=zero
+            )
+            for g, part in enumerate(parts):
+                left = value(a[0][part], a[1][part], 1, 128)
+                check(d[part], left @ value(b[0][g], b[1][g], 128, 128).T)
+            assert (d[gap] == (0 if zero else 77)).all()
+    finally:
+        dg.set_mk_alignment_for_contiguous_layout(before)
+
+
+@pytest.mark.parametrize("device", GROUPED)
 def test_m_grouped_masked(device):
     count, most, n, k = 4, 20, 72, 256
     b = experts(count, n, k, device)
@@ -308,6 +447,10 @@ def test_k_grouped(device):
             expected += value(*left, 1, 128) @ value(*right, 1, 128).T
         check(d[g], expected)
     assert (d[1] == 2).all()
+    with pytest.raises(NotImplementedError, match="use_psum_layout"):
+        dg.k_grouped_fp8_gemm_nt_contiguous(
+            flat(parts_a), flat(parts_b), d, ks, layout, use_psum_layout=True
+        )
 
 
 def test_out_of_scope():
@@ -316,8 +459,19 @@ def test_out_of_scope():
     for name in names:
         with pytest.raises(NotImplementedError, match=rf"deep_gemm\.{name} "):
             getattr(dg, name)(1, 2, x=3)
-    with pytest.raises(NotImplementedError, match="legacy"):
-        dg.legacy.m_grouped_bf16_gemm_nt_contiguous_tl()
+    for name in (
+        "a_fused_k_grouped_bf16_gemm_tn_contiguous_tl",
+        "a_fused_m_grouped_bf16_gemm_nn_contiguous_tl",
+        "a_fused_m_grouped_bf16_gemm_nt_contiguous_tl",
+        "b_fused_k_grouped_bf16_gemm_tn_contiguous_tl",
+        "m_grouped_bf16_gemm_nn_contiguous_tl",
+        "m_grouped_bf16_gemm_nt_contiguous_tl",
+    ):
+        with pytest.raises(NotImplementedError, match=rf"legacy\.{name} "):
+            getattr(dg.legacy, name)()
+    for name in ("per_token_cast_to_fp4", "transpose_packed_fp4"):
+        with pytest.raises(NotImplementedError, match=rf"utils\.{name} "):
+            getattr(dg.utils, name)()
     a = pair(4, 128, "cpu")
     with pytest.raises(NotImplementedError, match="SM100"):
         dg.fp8_gemm_nt((a[0], a[1].int()), a, torch.empty(4, 4))
@@ -326,6 +480,7 @@ def test_out_of_scope():
 
 
 def test_settings():
+    assert dg.get_num_sms() > 0 and dg.get_tc_util() == 100 and dg.get_pdl() is False
     dg.set_num_sms(100)
     assert dg.get_num_sms() == 100
     dg.set_num_sms(132)
@@ -349,6 +504,12 @@ def test_testing(monkeypatch):
     assert seen == [None, "1"] and os.getenv("SOME_NAME") == "1"
     dg.testing.test_filter(lambda: False)(lambda: seen.append("ran"))()
     assert len(seen) == 2
+    if not torch.cuda.is_available():
+        calls = []
+        assert 0 < dg.testing.bench(lambda: calls.append(1), 2, 3) < 1 and len(calls) == 5
+        assert dg.testing.get_arch_major() == 9
+        with pytest.raises(NotImplementedError, match="bench_kineto"):
+            dg.testing.bench_kineto(lambda: None, "gemm_")
     monkeypatch.setenv("DG_USE_NVIDIA_TOOLS", "1")
     assert dg.testing.bench_kineto(lambda: 1 / 0, "gemm_") == 1
     assert dg.testing.bench_kineto(lambda: 1 / 0, ("gemm_", "x")) == (1, 1)

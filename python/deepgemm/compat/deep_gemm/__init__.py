@@ -245,10 +245,11 @@ def set_num_sms(count: int) -> None:
 
 
 def get_num_sms() -> int:
-    """What was set, or the current device's multiprocessors."""
+    """What was set, or the current device's multiprocessors; without a GPU the CPU's threads."""
     if _settings["num_sms"] is not None:
         return int(_settings["num_sms"])
-    return _C.Context(f"cuda:{torch.cuda.current_device()}").units
+    cuda = torch.cuda.is_available()
+    return _C.Context(f"cuda:{torch.cuda.current_device()}" if cuda else "cpu").units
 
 
 def set_tc_util(percent: int) -> None:

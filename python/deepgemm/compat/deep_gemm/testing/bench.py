@@ -2,6 +2,7 @@
 """Times of kernels on a GPU."""
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,14 @@ def _flush() -> None:
 def bench(
     fn: Callable[[], Any], num_warmups: int = 5, num_tests: int = 10, high_precision: bool = False
 ) -> float:
-    """Seconds of one call among `num_tests` back to back, by events."""
+    """Seconds of one call among `num_tests` back to back, by events; without a GPU by the clock."""
+    if not torch.cuda.is_available():
+        for _ in range(num_warmups):
+            fn()
+        begin = time.perf_counter()
+        for _ in range(num_tests):
+            fn()
+        return (time.perf_counter() - begin) / num_tests
     _flush()
     for _ in range(num_warmups):
         fn()
@@ -52,6 +60,8 @@ def bench_kineto(
     names = (kernel_names,) if isinstance(kernel_names, str) else kernel_names
     if int(os.environ.get("DG_USE_NVIDIA_TOOLS", "0")):
         return 1 if isinstance(kernel_names, str) else (1,) * len(names)
+    if not torch.cuda.is_available():
+        raise NotImplementedError("deep_gemm.testing.bench_kineto needs a GPU")
     fn()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
