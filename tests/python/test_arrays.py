@@ -3,10 +3,13 @@
 
 import ctypes
 import gc
+import re
 import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import deepgemm
 from conftest import BF16, E4M3, random_codes
@@ -211,6 +214,44 @@ def test_big_endian_and_odd_strides():
     odd = np.ndarray((3, 2), np.float32, raw.data, strides=(10, 4))
     with pytest.raises(deepgemm.Misaligned, match="10 bytes"):
         deepgemm.tensor(odd)
+
+
+steps = st.sampled_from([1, 2, 3, -1, -2])
+
+
+@given(
+    shape=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    step=st.tuples(steps, steps),
+    leading=st.sampled_from([(), (1,), (3,), (2, 2)]),
+    transposed=st.booleans(),
+    repeated=st.booleans(),
+    source=st.sampled_from([np.float32, np.float16, BF16]),
+    library=st.sampled_from(["numpy", "dlpack", "tensor"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_view(shape, step, leading, transposed, repeated, source, library, seed):
+    """A view is taken as it lies, or refused: never read as if it lay in another way."""
+    rng = np.random.default_rng(seed)
+    sizes = [size * abs(n) for size, n in zip(shape, step)]
+    whole = rng.standard_normal((*leading, *sizes)).astype(source)
+    view = whole[..., :: step[0], :: step[1]]
+    if repeated and not leading:
+        view = np.broadcast_to(view[:1], view.shape)
+    if transposed:
+        view = view.swapaxes(-1, -2)
+    take = {"numpy": lambda x: x, "dlpack": Producer, "tensor": deepgemm.tensor}[library]
+    try:
+        codes, scale = deepgemm.quantize(take(view), granularity=(1, 0))
+    except deepgemm.InvalidArgument as refusal:
+        assert re.search("contiguous|no single stride|ld is", str(refusal)), refusal
+        assert view.size > 0 and not view.flags.c_contiguous
+        return
+    expected, expected_scale = deepgemm.quantize(np.ascontiguousarray(view), granularity=(1, 0))
+    if library != "numpy":
+        codes, scale = codes.numpy(), scale.numpy()
+    assert codes.shape == view.shape
+    assert (codes.view(np.uint8) == expected.view(np.uint8)).all()
+    assert (scale == expected_scale).all()
 
 
 def test_without_ml_dtypes(monkeypatch, rng):

@@ -90,12 +90,13 @@ def test_any_product(data):
     arrays = []
     for shape, dtype in (((m, k), draw(st.sampled_from([E4M3, E5M2]))), ((n, k), E4M3)):
         pad = draw(st.integers(0, 5))
-        wide = random_codes(rng, (shape[0], shape[1] + pad), dtype)
-        arrays.append(wide[:, draw(st.integers(0, pad)) :][:, : shape[1]])
+        every = draw(st.sampled_from([1, 1, 3]))  # rows
+        wide = random_codes(rng, (shape[0] * every, shape[1] + pad), dtype)
+        arrays.append(wide[::every, draw(st.integers(0, pad)) :][:, : shape[1]])
     scales = []
     for array, pair, phase, dtype in zip(arrays, granularity, phases, scale_types):
         scale = random_scale(rng, array.shape, pair, dtype, phase)
-        layout = draw(st.sampled_from(["row", "column", "padded"]))
+        layout = draw(st.sampled_from(["row", "column", "padded", "sparse"]))
         if layout == "column":
             scale = np.asfortranarray(scale)
         elif layout == "padded":
@@ -103,8 +104,11 @@ def test_any_product(data):
             wide.view(np.uint8)[:] = 0xFF  # NaN
             wide[:, : scale.shape[1]] = scale
             scale = wide[:, : scale.shape[1]]
+        elif layout == "sparse":
+            scale = scale.repeat(2, 0).repeat(3, 1)[::2, ::3]
         scales.append(scale)
-    store = np.full((m, n + 4), 77, np.float32)
+    dtype = draw(st.sampled_from([np.float32, BF16]))
+    store = np.full((m, n + 4), 77, dtype)
     out = deepgemm.gemm(
         arrays[0], arrays[1], scales[0], scales[1], granularity=granularity, out=store[:, 2 : n + 2],
         phase_a=phases[0], phase_b=phases[1],

@@ -13,6 +13,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import deepgemm
 from conftest import assert_close, assert_no_growth, random_codes, random_scale, reference
@@ -93,13 +95,38 @@ def test_views_are_not_copied(rng, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@given(data=st.data())
+def test_any_product(device, data):
+    """Random shapes, granularities, types and strides, by the functions and by the operators."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    m, n, k = draw(st.integers(0, 40)), draw(st.integers(0, 70)), draw(st.integers(0, 300))
+    granularity = draw(
+        st.sampled_from([G128, deepgemm.TENSOR, deepgemm.TOKEN_CHANNEL, deepgemm.MX])
+    )
+    (a, b, sa, sb), (ta, tb, tsa, tsb) = operands(rng, m, n, k, granularity, device)
+    if draw(st.booleans()):  # a shard of wider weights
+        tb = torch.cat([tb.view(torch.uint8)] * 2, dim=1).view(tb.dtype)[:, :k]
+    if draw(st.booleans()):
+        tsa, tsb = tsa.mT.contiguous().mT, tsb.mT.contiguous().mT
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    out = torch.full((m, n + 3), 77, dtype=dtype, device=device)
+    result = deepgemm.gemm(ta, tb, tsa, tsb, granularity=granularity, out=out[:, 1 : n + 1])
+    expected = reference(a, sa, b, sb, granularity)
+    assert_close(to_numpy(result), *expected, SUM_ERROR[device])
+    assert (out[:, 0] == 77).all() and (out[:, n + 1 :] == 77).all()
+    flat = [*granularity[0], *granularity[1]]
+    assert torch.equal(torch.ops.deepgemm.gemm(ta, tsa, tb, tsb, flat, dtype), result)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("granularity", [(1, 128), (128, 128), (0, 0), (1, 0), (1, 32), (32, 32)])
 def test_quantize_gives_the_cpu_bits(rng, device, granularity):
     x = (rng.standard_normal((50, 300)) * 10.0 ** rng.integers(-3, 3, (50, 1))).astype(np.float32)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        given = torch.from_numpy(x).to(dtype)
-        codes, scale = deepgemm.quantize(given.to(device), granularity=granularity)
-        same, same_scale = deepgemm.quantize(given, granularity=granularity)
+        on_cpu = torch.from_numpy(x).to(dtype)
+        codes, scale = deepgemm.quantize(on_cpu.to(device), granularity=granularity)
+        same, same_scale = deepgemm.quantize(on_cpu, granularity=granularity)
         assert codes.device.type == device and codes.dtype == torch.float8_e4m3fn
         assert torch.equal(codes.cpu().view(torch.uint8), same.view(torch.uint8))
         assert torch.equal(scale.cpu(), same_scale)
@@ -340,14 +367,14 @@ def test_streams(rng):
     expected = deepgemm.gemm(ta, tb, tsa, tsb, granularity=G128)
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
-    for given in (None, side, side.cuda_stream):
+    for stream in (None, side, side.cuda_stream):
         with torch.cuda.stream(side):
             torch.cuda._sleep(20_000_000)  # what comes behind it on this stream must wait
             out = torch.zeros_like(expected)
-            if given is None:
+            if stream is None:
                 deepgemm.gemm(ta, tb, tsa, tsb, granularity=G128, out=out)
-        if given is not None:
-            deepgemm.gemm(ta, tb, tsa, tsb, granularity=G128, out=out, stream=given)
+        if stream is not None:
+            deepgemm.gemm(ta, tb, tsa, tsb, granularity=G128, out=out, stream=stream)
         assert not side.query()
         side.synchronize()
         assert torch.equal(out, expected)
