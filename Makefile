@@ -8,7 +8,7 @@ ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 # Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
 TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
-.PHONY: all test python python-soak demo accuracy bench lint sanitize fuzz soak install clean help
+.PHONY: all test python python-torch python-soak demo accuracy bench lint sanitize fuzz soak install clean help
 
 all: ## build the library and the tool in build/
 	@scripts/setup.sh build
@@ -21,6 +21,10 @@ test: all ## run all tests, then those that compute with each instruction set
 python: ## build the Python package and run its tests
 	@scripts/setup.sh build python extension
 	@scripts/test-python.sh $(BUILD)
+
+python-torch: ## the same with PyTorch, gigabytes, whose tests are left out otherwise
+	@scripts/setup.sh build python extension
+	@DEEPGEMM_TORCH=ON scripts/test-python.sh $(BUILD)-torch
 
 python-soak: ## the tests of leaks, threads and forks with CALLS=1000000 calls of each function
 	@scripts/setup.sh build python extension
@@ -64,7 +68,7 @@ install: all ## install into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX) | grep -v '^-- Up-to-date'
 
 clean: ## remove what was built
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-torch
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22

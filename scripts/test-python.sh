@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Builds the Python package, installs it into a virtual environment of its own and runs its tests:
 # scripts/test-python.sh BUILD. Further arguments go to pytest. DEEPGEMM_CUDA=ON also compiles the
-# GPU kernels, which takes minutes.
+# GPU kernels, which takes minutes; DEEPGEMM_TORCH=ON installs PyTorch, which takes gigabytes, so that
+# its tests run, too.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
@@ -11,6 +12,8 @@ venv=$build/venv
 
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/pip" install -q --disable-pip-version-check -r scripts/requirements-python.txt
+[ "${DEEPGEMM_TORCH:-OFF}" = OFF ] ||
+    "$venv/bin/pip" install -q --disable-pip-version-check -r scripts/requirements-torch.txt
 "$venv/bin/pip" install -q --disable-pip-version-check --no-build-isolation --no-deps \
     --force-reinstall -Cbuild-dir="$build/python" \
     -Ccmake.define.DEEPGEMM_CUDA="${DEEPGEMM_CUDA:-OFF}" .
