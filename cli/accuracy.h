@@ -23,7 +23,7 @@ typedef struct accuracy_method {
     dg_scale_method method;
     bool weighted;        /* columns by the energy of the activations that they meet     */
     bool smoothed;        /* scale is moved from activations to weights first                */
-    int64_t least_values; /* of a scale: with fewer the method is absmax, or has no sense */
+    int64_t least_values; /* of a scale: with fewer the method is absmax */
 } accuracy_method;
 
 enum { accuracy_scales_count = 5, accuracy_method_count = 6 };

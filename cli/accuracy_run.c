@@ -17,17 +17,14 @@ const accuracy_scales accuracy_all_scales[accuracy_scales_count] = {
      .pow2 = true},
 };
 
-/*
- * 99.99 per cent of fewer than 10,000 values are all of them. KL of few values chose useless scales
- * when the tables were measured (docs/accuracy.md).
- */
+/* 99.99 per cent of fewer than 10,000 values are all of them: the same as absmax. */
 const accuracy_method accuracy_methods[accuracy_method_count] = {
     {.name = "absmax", .method = DG_METHOD_AMAX},
     {.name = "percentile", .method = DG_METHOD_PERCENTILE, .least_values = 10000},
     {.name = "MSE", .method = DG_METHOD_MSE},
     {.name = "MSE, weighted", .method = DG_METHOD_MSE, .weighted = true},
-    {.name = "KL", .method = DG_METHOD_KL, .least_values = 10000},
-    {.name = "absmax, smoothed", .method = DG_METHOD_AMAX, .smoothed = true, .least_values = 1024},
+    {.name = "KL", .method = DG_METHOD_KL},
+    {.name = "absmax, smoothed", .method = DG_METHOD_AMAX, .smoothed = true},
 };
 
 bool accuracy_has(int row, int method)
