@@ -139,7 +139,7 @@ cJSON *grouped_report_json(const grouped_request *request, const grouped_machine
     char date[32];
     time_t now = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("bench");
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit",
                             request->commit != NULL ? request->commit : "not stated");

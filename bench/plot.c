@@ -71,9 +71,8 @@ void bench_plot(const char *path, const char *title, const char *x_label, const 
     axis x_axis = {log10(x[0]), log10(x[points - 1]), left, width - right};
     axis y_axis = {log10(smallest / margin), log10(largest * margin), height - bottom, top};
 
-    FILE *out = fopen(path, "w");
-    if (out == NULL)
-        cli_die("%s: %m", path);
+    cli_file file = cli_file_create(path);
+    FILE *out = file.stream;
     fprintf(out,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
             "font-size='16'>\n<rect width='%d' height='%d' fill='white'/>\n"
@@ -88,6 +87,5 @@ void bench_plot(const char *path, const char *title, const char *x_label, const 
     for (int s = 0; s < series_count; s++)
         draw_series(out, &x_axis, &y_axis, x, points, &series[s], s);
     fputs("</svg>\n", out);
-    if (fclose(out) != 0)
-        cli_die("%s: %m", path);
+    cli_file_finish(&file);
 }

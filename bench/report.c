@@ -173,7 +173,7 @@ cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, 
     char date[32];
     time_t now = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("bench");
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
     cJSON_AddStringToObject(root, "date", date);

@@ -65,9 +65,9 @@ int cli_accuracy(int argc, char **argv)
         {"percentile", "P", CLI_REAL, &a.percentile, "of the percentile method (default 99.99)"},
         {"output", "FILE.json", CLI_OUTPUT, &output,
          "keep results here after each row; a later run goes on from them"},
-        {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
+        CLI_THREADS(&threads),
         {"markdown", NULL, CLI_FLAG, &markdown, "print the tables as Markdown"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -93,12 +93,8 @@ int cli_accuracy(int argc, char **argv)
     char *usual_calibration = cli_format("%s/calibration.safetensors", paths[0]);
     a.text_path = a.text_path != NULL ? a.text_path : usual_text;
     a.calibration_path = a.calibration_path != NULL ? a.calibration_path : usual_calibration;
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
-    dg_device_info device;
-    cli_check(dg_create(&a.context, DG_CPU, &context_options), "opening the processor");
-    cli_check(dg_get_device_info(a.context, &device), "asking for the processor");
-    a.peer = layer_wide_peer(device.units, device.architecture);
+    a.context = cli_context(threads);
+    a.peer = layer_wide_peer(a.context);
     a.model = llama_open(a.model_folder);
     a.text = llama_read_text(&a.model, a.text_path);
     a.calibration = llama_read_text(&a.model, a.calibration_path);
@@ -133,8 +129,8 @@ int cli_accuracy(int argc, char **argv)
     free(a.calibration.ids);
     free(usual_text);
     free(usual_calibration);
-    free(scales.items);
-    free(methods.items);
+    cli_list_free(&scales);
+    cli_list_free(&methods);
     llama_close(&a.model);
     dg_destroy(a.context);
     return CLI_OK;

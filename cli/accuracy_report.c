@@ -152,8 +152,7 @@ static const char *last_name(const char *path)
 
 static cJSON *settings(const accuracy *a)
 {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "command", "accuracy");
+    cJSON *root = cli_json_new("accuracy");
     cJSON_AddStringToObject(root, "model", last_name(a->model_folder));
     cJSON_AddStringToObject(root, "text", last_name(a->text_path));
     cJSON_AddNumberToObject(root, "texts", (double)a->text.sequences);

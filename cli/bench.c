@@ -239,7 +239,7 @@ int cli_bench(int argc, char **argv)
         {"commit", "ID", CLI_TEXT, &r.commit, "the source's commit, noted in the JSON"},
         {"output", "FILE.json", CLI_OUTPUT, &r.output,
          "keep the JSON here, after each case: an interruption loses one case at most"},
-        {"json", NULL, CLI_FLAG, &r.json, "print one JSON object"},
+        CLI_JSON(&r.json),
         {0},
     };
     cli_parse(&(cli_usage){"bench", "", 0, 0,

@@ -53,8 +53,8 @@ static void run_pieces(run *r, const pieces *p, int64_t first, int64_t last, dg_
 /* ---- the command --------------------------------------------------------------------- */
 
 typedef struct settings {
-    const char *text;
-    int64_t length, tokens, threads;
+    pieces_source source;
+    int64_t threads;
     double held_out;
     dg_statistics_options statistics;
 } settings;
@@ -63,15 +63,11 @@ typedef struct settings {
 static void calibrate(const char *folder, const settings *s, dg_statistics *statistics,
                       dg_statistics *held_out, calibrate_result *result)
 {
-    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
-    options.threads = (int32_t)s->threads;
     run r = {0};
-    dg_device_info device;
-    cli_check(dg_create(&r.context, DG_CPU, &options), "opening the processor");
-    cli_check(dg_get_device_info(r.context, &device), "asking for the processor");
-    r.peer = layer_wide_peer(device.units, device.architecture);
+    r.context = cli_context(s->threads);
+    r.peer = layer_wide_peer(r.context);
     r.model = llama_open(folder);
-    pieces p = pieces_read(&r.model, folder, s->text, s->length, s->tokens);
+    pieces p = pieces_read(&r.model, folder, &s->source);
     int64_t held = (int64_t)((double)p.count * s->held_out / 100.0 + 0.5);
     held = held == 0 && s->held_out > 0.0 && p.count > 1 ? 1 : held;
     held = held == p.count ? p.count - 1 : held;
@@ -100,8 +96,7 @@ static void merge_files(const cli_list *files, dg_statistics *statistics)
 
 int cli_calibrate(int argc, char **argv)
 {
-    settings s = {.length = 128,
-                  .tokens = INT32_MAX,
+    settings s = {.source = {.length = 128, .tokens = INT32_MAX},
                   .held_out = 20.0,
                   .statistics = DG_STATISTICS_OPTIONS_INIT};
     calibrate_result result = {.percentile = 99.99, .least_tokens = 4096};
@@ -109,10 +104,7 @@ int cli_calibrate(int argc, char **argv)
     bool all = false, json = false;
     cli_list merge = {0};
     const cli_option options[] = {
-        {"text", "file", CLI_TEXT, &s.text,
-         "token ids: `ids`, I32, of a safetensors file (default: <model>/tokens.safetensors)"},
-        {"length", "n", CLI_COUNT, &s.length, "tokens of a piece of text (default 128)"},
-        {"tokens", "n", CLI_COUNT, &s.tokens, "the most tokens to run (default: all)"},
+        PIECES_OPTIONS(s.source, "128", "all"),
         {"held-out", "percent", CLI_REAL, &s.held_out,
          "how much of the text is only judged, not collected (default 20)"},
         {"percentile", "p", CLI_REAL, &result.percentile,
@@ -123,9 +115,9 @@ int cli_calibrate(int argc, char **argv)
         {"merge", "file", CLI_LIST, &merge, "add the statistics of another run; may be repeated"},
         {"least", "tokens", CLI_COUNT, &result.least_tokens,
          "warn of layers that met fewer (default 4096)"},
-        {"threads", "n", CLI_COUNT, &s.threads, "threads to use; 0: all"},
+        CLI_THREADS(&s.threads),
         {"all", NULL, CLI_FLAG, &all, "a line for each layer, not for each kind"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -137,12 +129,10 @@ int cli_calibrate(int argc, char **argv)
                      options},
         argc, argv);
     result.model = paths[1] != NULL ? paths[0] : NULL;
-    result.text = s.text;
+    result.text = s.source.text;
     result.output = paths[1] != NULL ? paths[1] : paths[0];
     if (result.model == NULL && merge.count == 0)
         cli_misuse("calibrate needs a model, or files to --merge");
-    if (s.length < 1 || s.tokens < 1)
-        cli_misuse("--%s must be at least 1", s.length < 1 ? "length" : "tokens");
     if (!(s.held_out >= 0.0 && s.held_out < 100.0))
         cli_misuse("--held-out takes 0 to less than 100, not %g", s.held_out);
     if (!(result.percentile > 0.0 && result.percentile <= 100.0))
@@ -166,7 +156,7 @@ int cli_calibrate(int argc, char **argv)
     (json ? calibrate_print_json(&result) : calibrate_print(&result, all));
     calibrate_warn(&result);
     free(result.layers);
-    free(merge.items);
+    cli_list_free(&merge);
     dg_statistics_destroy(statistics);
     dg_statistics_destroy(held_out);
     return CLI_OK;

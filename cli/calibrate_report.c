@@ -188,7 +188,7 @@ static cJSON *describe(const calibrate_result *result, const calibrate_layer *l)
 
 void calibrate_print_json(const calibrate_result *result)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("calibrate");
     if (result->model != NULL) {
         cJSON_AddStringToObject(root, "model", result->model);
         if (result->text != NULL)

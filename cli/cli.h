@@ -9,6 +9,7 @@
 #include <cJSON.h>
 #include <deepgemm.h>
 #include <stdarg.h>
+#include <stdio.h>
 
 /* Exit codes: what a script may rely on. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -41,13 +42,15 @@ typedef enum cli_kind {
     CLI_TEXT,   /* const char *                                                        */
     CLI_OUTPUT, /* const char *, a file that cli_expect_output() lets through          */
     CLI_CHOICE, /* int, the index of the word given in `argument`, e.g. "packed|rows"  */
-    CLI_LIST    /* cli_list; the option may be repeated                                */
+    CLI_LIST    /* cli_list; the option may be repeated, @FILE stands for FILE's lines  */
 } cli_kind;
 
 typedef struct cli_list {
-    const char **items; /* malloc's; the texts are those of argv */
+    const char **items; /* of malloc's, the texts as well */
     int count;
 } cli_list;
+void cli_list_add(cli_list *list, const char *text); /* a copy */
+void cli_list_free(cli_list *list);
 
 typedef struct cli_option {
     const char *name;     /* without the dashes                                */
@@ -72,6 +75,16 @@ typedef struct cli_usage {
  */
 char **cli_parse(const cli_usage *usage, int argc, char **argv);
 
+/* Rows of a table of options that many commands have. */
+#define CLI_THREADS(count)                                                                         \
+    ((cli_option){"threads", "n", CLI_COUNT, count, "threads to use (default: all)"})
+#define CLI_FORCE(flag)                                                                            \
+    ((cli_option){"force", NULL, CLI_FLAG, flag, "replace a checkpoint that is there already"})
+#define CLI_JSON(flag) ((cli_option){"json", NULL, CLI_FLAG, flag, "print one JSON object"})
+
+/* A context of the processor with so many threads, or dies; 0: all. */
+dg_context *cli_context(int64_t threads);
+
 /* ---- failing (output.c) -------------------------------------------------------------- */
 
 /* Prints "deepgemm: ..." on stderr and exits: with CLI_FAILED, or with CLI_USAGE. */
@@ -94,6 +107,8 @@ enum { CLI_NUMBER = 32 };
 char *cli_bytes(char *text, double bytes);
 char *cli_seconds(char *text, double seconds);
 
+/* The object that a command with --json prints, with the command's name as its first field. */
+cJSON *cli_json_new(const char *command);
 /* Prints the object on stdout, as all that a command with --json prints there, and deletes it. */
 void cli_json_print(cJSON *object);
 /*
@@ -105,6 +120,18 @@ void cli_json_save(const char *path, cJSON *object);
 /* Lets Ctrl-C end the work in place of the process: cli_interrupted() says that it came. */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
+
+/*
+ * A text file that appears under its name when it is whole: written beside it, brought to the disk,
+ * then renamed.
+ */
+typedef struct cli_file {
+    FILE *stream;
+    const char *path;
+    char *temporary;
+} cli_file;
+cli_file cli_file_create(const char *path);
+void cli_file_finish(cli_file *file); /* or dies, and leaves nothing */
 
 /* A progress bar on stderr; silent unless stderr is a terminal. */
 typedef struct cli_progress {

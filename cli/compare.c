@@ -62,12 +62,8 @@ static compare_row compare_kept(const dg_tensor *reference, const dg_tensor *res
 
 static void add_problem(compare_report *report, char *text)
 {
-    cli_list *problems = &report->problems;
-    problems->items =
-        realloc(problems->items, (size_t)(problems->count + 1) * sizeof *problems->items);
-    if (problems->items == NULL)
-        cli_die("out of memory");
-    problems->items[problems->count++] = text;
+    cli_list_add(&report->problems, text);
+    free(text);
 }
 
 void compare_add_row(compare_report *report, compare_row row)
@@ -186,8 +182,8 @@ int cli_compare(int argc, char **argv)
          "with --text: fail where fewer predictions agree, e.g. 0.95"},
         {"top", "N", CLI_COUNT, &shown, "show the N worst (default 20)"},
         {"all", NULL, CLI_FLAG, &all, "show every layer"},
-        {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_THREADS(&threads),
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -211,12 +207,8 @@ int cli_compare(int argc, char **argv)
         cli_misuse("--tokens must be at least 1");
 
     compare_job job = {.tokens = tokens, .seed = (uint64_t)seed};
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
-    dg_device_info device;
-    cli_check(dg_create(&job.context, DG_CPU, &context_options), "opening the processor");
-    cli_check(dg_get_device_info(job.context, &device), "asking for the processor");
-    job.peer = layer_wide_peer(device.units, device.architecture);
+    job.context = cli_context(threads);
+    job.peer = layer_wide_peer(job.context);
     cli_check(dg_checkpoint_open(&job.reference, paths[0]), "opening the reference");
     cli_check(dg_checkpoint_open(&job.result, paths[1]), "opening the result");
     if (inputs != NULL)
@@ -247,9 +239,7 @@ int cli_compare(int argc, char **argv)
 
     bool failed = report.failed_count > 0 || report.whole_failed || report.problems.count > 0;
     free(report.rows);
-    for (int i = 0; i < report.problems.count; i++)
-        free((void *)report.problems.items[i]);
-    free(report.problems.items);
+    cli_list_free(&report.problems);
     dg_checkpoint_close(job.reference);
     dg_checkpoint_close(job.result);
     dg_checkpoint_close(job.inputs);

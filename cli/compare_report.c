@@ -132,8 +132,7 @@ static cJSON *row_object(const compare_row *row)
 
 void compare_print_json(const compare_report *r)
 {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "command", "compare");
+    cJSON *root = cli_json_new("compare");
     cJSON_AddStringToObject(root, "reference", r->reference);
     cJSON_AddStringToObject(root, "result", r->result);
     cJSON_AddStringToObject(root, "wide_by", r->wide_by);

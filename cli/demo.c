@@ -58,10 +58,10 @@ int cli_demo(int argc, char **argv)
         {"recipe", recipe_words, CLI_CHOICE, &recipe_index,
          "scales: 1x128 . 128x128 blocks (default), or token x channel"},
         {"tokens", "N", CLI_COUNT, &tokens, "how much of the text to run (default 128)"},
-        {"threads", "N", CLI_COUNT, &threads, "threads to use (default: all)"},
+        CLI_THREADS(&threads),
         {"model", "FOLDER", CLI_TEXT, &folder, "another Llama checkpoint, with tokens.safetensors"},
         {"all", NULL, CLI_FLAG, &all, "a line for every layer"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     cli_parse(&(cli_usage){"demo", "", 0, 0,
@@ -73,13 +73,11 @@ int cli_demo(int argc, char **argv)
                    least_tokens);
 
     double began = cli_now();
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
     demo d = {.recipe = &recipes[recipe_index]};
     demo_result result = {.recipe = d.recipe->name};
-    cli_check(dg_create(&d.context, DG_CPU, &context_options), "opening the processor");
+    d.context = cli_context(threads);
     cli_check(dg_get_device_info(d.context, &result.device), "asking for the processor");
-    d.peer = layer_wide_peer(result.device.units, result.device.architecture);
+    d.peer = layer_wide_peer(d.context);
     result.wide_by = d.peer->about();
 
     char *cache = cache_folder();

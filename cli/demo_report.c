@@ -189,8 +189,7 @@ static cJSON *layer_object(const demo_layer *layer)
 
 void demo_print_json(const demo_result *r)
 {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "command", "demo");
+    cJSON *root = cli_json_new("demo");
     cJSON_AddStringToObject(root, "data", r->missing != NULL ? "generated" : "model");
     cJSON_AddStringToObject(root, r->missing != NULL ? "missing" : "model",
                             r->missing != NULL ? r->missing : r->source);

@@ -65,7 +65,7 @@ typedef struct devices {
 static devices open_devices(void)
 {
     devices d = {0};
-    cli_check(dg_create(&d.cpu, DG_CPU, NULL), "opening the processor");
+    d.cpu = cli_context(0);
     while (d.gpu_count < most_gpus && dg_create(&d.gpus[d.gpu_count], d.gpu_count, NULL) == DG_OK)
         d.gpu_count++;
     d.no_gpu = cli_format("%s", dg_last_error());
@@ -118,7 +118,7 @@ static cJSON *kernels_json(const devices *d)
 static void print_json(const devices *d)
 {
     dg_device_info facts = facts_of(d->cpu);
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("info");
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON *cpu = cJSON_AddObjectToObject(root, "cpu");
     cJSON_AddStringToObject(cpu, "name", facts.name);
@@ -187,7 +187,7 @@ int cli_info(int argc, char **argv)
 {
     bool json = false;
     const cli_option options[] = {
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     cli_parse(

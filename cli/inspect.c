@@ -231,7 +231,7 @@ int cli_inspect(int argc, char **argv)
     const cli_option options[] = {
         {"strict", NULL, CLI_FLAG, &strict, "fail also when a scale is unused or defaulted"},
         {"all", NULL, CLI_FLAG, &all, "a line for each tensor, not for each kind of layer"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     const cli_usage usage = {"inspect",
@@ -245,7 +245,7 @@ int cli_inspect(int argc, char **argv)
     dg_checkpoint *checkpoint;
     cli_check(dg_checkpoint_open(&checkpoint, paths[0]), "opening");
 
-    cJSON *root = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(root, "tensors");
+    cJSON *root = cli_json_new("inspect"), *rows = cJSON_AddArrayToObject(root, "tensors");
     line *lines = NULL;
     int count = 0;
     dg_tensor tensor;

@@ -139,9 +139,13 @@ static void loop_run(void *prepared, int64_t index)
 static const bench_peer plain_loop = {"plain_loop", DG_F32,   loop_open, loop_about,
                                       loop_prepare, loop_run, free};
 
-const bench_peer *layer_wide_peer(int threads, const char *isa)
+const bench_peer *layer_wide_peer(const dg_context *context)
 {
-    return bench_openblas_sgemm.open(threads, isa) == NULL ? &bench_openblas_sgemm : &plain_loop;
+    dg_device_info device;
+    cli_check(dg_get_device_info(context, &device), "asking for the processor");
+    return bench_openblas_sgemm.open(device.units, device.architecture) == NULL
+               ? &bench_openblas_sgemm
+               : &plain_loop;
 }
 
 double layer_time_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,

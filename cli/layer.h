@@ -46,8 +46,9 @@ layer_codes layer_quantize_activations(dg_context *context, const layer_activati
 /* A contiguous F32 copy of rows of codes: scale * code. Free the data. */
 dg_matrix layer_dequantize(dg_context *context, const dg_matrix *codes, const dg_scale *scale);
 
-/* Who multiplies in 16 bits: OpenBLAS where it opens, or else a plain loop. */
-const bench_peer *layer_wide_peer(int threads, const char *isa);
+/* Who multiplies in 16 bits, with the context's threads: OpenBLAS where it opens, or else a plain
+ * loop. */
+const bench_peer *layer_wide_peer(const dg_context *context);
 /* y = x . w^T, all F32 and contiguous, by that peer. */
 void layer_multiply_wide(const bench_peer *peer, const dg_matrix *x, const dg_matrix *w,
                          const dg_matrix *y);

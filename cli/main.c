@@ -41,6 +41,14 @@ static void print_help(FILE *out)
         out);
 }
 
+/* A command's exit code, unless what it printed got lost. */
+static int finish(int code)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        cli_die("standard output: %m");
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -57,6 +65,6 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < command_count; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return finish(commands[i].run(argc - 1, argv + 1));
     cli_misuse("there is no command '%s'; see deepgemm --help", argv[1]);
 }

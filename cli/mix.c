@@ -42,20 +42,18 @@ static void choose(mix *m)
 /* The layers that keep 16 bits, a pattern in each line. */
 static void write_keep(const mix *m, const char *path)
 {
-    FILE *file = fopen(path, "w");
-    if (file == NULL)
-        cli_die("%s cannot be written", path);
+    cli_file file = cli_file_create(path);
     for (int i = 0; i < m->layer_count; i++)
         if (m->layers[i].chosen == MIX_RECIPES)
-            fprintf(file, "%s\n", m->layers[i].name);
-    if (fclose(file) != 0)
-        cli_die("%s cannot be written", path);
+            fprintf(file.stream, "%s\n", m->layers[i].name);
+    cli_file_finish(&file);
 }
 
 int cli_mix(int argc, char **argv)
 {
-    const char *text = NULL, *output = NULL;
-    int64_t length = 64, tokens = 256, threads = 0;
+    pieces_source source = {.length = 64, .tokens = 256};
+    const char *output = NULL;
+    int64_t threads = 0;
     double size = -1.0, error = -1.0;
     bool all = false, json = false;
     cli_list recipes = {0};
@@ -66,15 +64,12 @@ int cli_mix(int argc, char **argv)
          "or: how far predictions may move, in nats a token (e.g. 0.01)"},
         {"recipe", "tensor|channel|block", CLI_LIST, &recipes,
          "scales that layers may have, from coarse to fine; may be repeated (default: block)"},
-        {"text", "file", CLI_TEXT, &text,
-         "token ids: `ids`, I32, of a safetensors file (default: <model>/tokens.safetensors)"},
-        {"tokens", "n", CLI_COUNT, &tokens, "how many tokens to run (default 256)"},
-        {"length", "n", CLI_COUNT, &length, "tokens of a piece of text (default 64)"},
+        PIECES_OPTIONS(source, "64", "256"),
         {"output", "file", CLI_OUTPUT, &output,
-         "write the layers that keep 16 bits, one a line, for deepgemm quantize --keep"},
-        {"threads", "n", CLI_COUNT, &threads, "threads to use; 0: all"},
+         "write the layers that keep 16 bits, one a line, for deepgemm quantize --keep @file"},
+        CLI_THREADS(&threads),
         {"all", NULL, CLI_FLAG, &all, "all layers, not only the worst"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -86,36 +81,30 @@ int cli_mix(int argc, char **argv)
         argc, argv);
     if ((size < 0.0) == (error < 0.0))
         cli_misuse("mix needs a budget: either --size or --error, 0 or more");
-    if (length < 1 || tokens < 1)
-        cli_misuse("--%s must be at least 1", length < 1 ? "length" : "tokens");
 
     double began = cli_now();
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
     mix m = {.folder = paths[0]};
-    dg_device_info device;
     take_recipes(&m, &recipes);
-    cli_check(dg_create(&m.context, DG_CPU, &context_options), "opening the processor");
-    cli_check(dg_get_device_info(m.context, &device), "asking for the processor");
-    m.peer = layer_wide_peer(device.units, device.architecture);
+    m.context = cli_context(threads);
+    m.peer = layer_wide_peer(m.context);
     m.model = llama_open(m.folder);
-    m.text = pieces_read(&m.model, m.folder, text, length, tokens);
+    m.text = pieces_read(&m.model, m.folder, &source);
     mix_measure(&m);
     m.budget = size >= 0.0 ? DG_BUDGET_BYTES : DG_BUDGET_ERROR;
     m.limit = size >= 0.0 ? size / 100.0 * m.wide_bytes : error;
     choose(&m);
     mix_verify(&m);
     m.seconds = cli_now() - began;
-    if (output != NULL)
-        write_keep(&m, output);
     if (json)
         mix_print_json(&m);
     else
         mix_print(&m, all);
+    if (output != NULL) /* last, so that nothing is lost where it cannot be written */
+        write_keep(&m, output);
     mix_free(&m);
     pieces_free(&m.text);
     llama_close(&m.model);
     dg_destroy(m.context);
-    free(recipes.items);
+    cli_list_free(&recipes);
     return CLI_OK;
 }

@@ -80,7 +80,7 @@ void mix_print(const mix *m, bool all)
 
 void mix_print_json(const mix *m)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("mix");
     cJSON_AddStringToObject(root, "model", m->folder);
     cJSON_AddNumberToObject(root, "tokens", (double)(m->text.count * m->text.tokens));
     cJSON_AddStringToObject(root, "budget", m->budget == DG_BUDGET_BYTES ? "bytes" : "error");
@@ -100,6 +100,7 @@ void mix_print_json(const mix *m)
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "name", order[i]->name);
         cJSON_AddStringToObject(row, "chosen", precision_name(order[i]->chosen));
+        cJSON_AddNumberToObject(row, "divergence", worst_of(order[i]));
         cJSON *precisions = cJSON_AddObjectToObject(row, "precisions");
         for (int r = 0; r < MIX_PRECISIONS; r++) {
             if (!isfinite(order[i]->precisions[r].bytes))

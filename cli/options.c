@@ -40,6 +40,42 @@ static int choice_index(const char *choices, const char *word)
     }
 }
 
+void cli_list_add(cli_list *list, const char *text)
+{
+    const char **items = realloc(list->items, (size_t)(list->count + 1) * sizeof *items);
+    if (items == NULL)
+        cli_die("out of memory");
+    items[list->count++] = cli_format("%s", text);
+    list->items = items;
+}
+
+void cli_list_free(cli_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        free((void *)list->items[i]);
+    free(list->items);
+    *list = (cli_list){0};
+}
+
+/* The lines of a file, without those that are empty. */
+static void add_lines(cli_list *list, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        cli_die("%s: %m", path);
+    char *line = NULL;
+    size_t room = 0;
+    while (getline(&line, &room, file) >= 0) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (line[0] != '\0')
+            cli_list_add(list, line);
+    }
+    if (ferror(file))
+        cli_die("%s: %m", path);
+    free(line);
+    fclose(file);
+}
+
 static void set_value(const cli_option *option, const char *text)
 {
     char *end;
@@ -77,15 +113,12 @@ static void set_value(const cli_option *option, const char *text)
         *(int *)option->value = index;
         break;
     }
-    case CLI_LIST: {
-        cli_list *list = option->value;
-        const char **items = realloc(list->items, (size_t)(list->count + 1) * sizeof *items);
-        if (items == NULL)
-            cli_die("out of memory");
-        items[list->count++] = text;
-        list->items = items;
+    case CLI_LIST:
+        if (text[0] == '@')
+            add_lines(option->value, text + 1);
+        else
+            cli_list_add(option->value, text);
         break;
-    }
     }
 }
 

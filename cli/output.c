@@ -57,6 +57,15 @@ void cli_expect_output(const char *path)
     free(folder);
 }
 
+dg_context *cli_context(int64_t threads)
+{
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.threads = (int32_t)threads;
+    dg_context *context;
+    cli_check(dg_create(&context, DG_CPU, &options), "opening the processor");
+    return context;
+}
+
 void *cli_alloc(size_t bytes)
 {
     void *memory = calloc(1, bytes > 0 ? bytes : 1);
@@ -105,6 +114,13 @@ char *cli_seconds(char *text, double seconds)
     return with_unit(text, seconds * 1e9, units, 4);
 }
 
+cJSON *cli_json_new(const char *command)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "command", command);
+    return root;
+}
+
 void cli_json_print(cJSON *object)
 {
     char *text = cJSON_Print(object);
@@ -115,18 +131,38 @@ void cli_json_print(cJSON *object)
     cJSON_Delete(object);
 }
 
+cli_file cli_file_create(const char *path)
+{
+    cli_file file = {.path = path, .temporary = cli_format("%s.new-%d", path, (int)getpid())};
+    file.stream = fopen(file.temporary, "w");
+    if (file.stream == NULL)
+        cli_die("%s: %m", path);
+    return file;
+}
+
+void cli_file_finish(cli_file *file)
+{
+    bool failed =
+        fflush(file->stream) != 0 || ferror(file->stream) || fsync(fileno(file->stream)) != 0;
+    failed = fclose(file->stream) != 0 || failed || rename(file->temporary, file->path) != 0;
+    if (failed) {
+        int reason = errno;
+        unlink(file->temporary);
+        cli_die("%s: %s", file->path, strerror(reason));
+    }
+    free(file->temporary);
+}
+
 void cli_json_save(const char *path, cJSON *object)
 {
-    char *text = cJSON_Print(object), *temporary = cli_format("%s.new", path);
-    FILE *file = fopen(temporary, "w");
-    if (text == NULL || file == NULL)
-        cli_die("%s: %m", temporary);
-    bool written = fprintf(file, "%s\n", text) > 0;
-    if (fclose(file) != 0 || !written || rename(temporary, path) != 0)
-        cli_die("%s: %m", path);
+    char *text = cJSON_Print(object);
+    if (text == NULL)
+        cli_die("out of memory");
+    cli_file file = cli_file_create(path);
+    fprintf(file.stream, "%s\n", text);
+    cli_file_finish(&file);
     cJSON_free(text);
     cJSON_Delete(object);
-    free(temporary);
 }
 
 static volatile sig_atomic_t interrupted;

@@ -2,20 +2,20 @@
 /* Text in pieces: see pieces.h. */
 #include "pieces.h"
 
-#include "cli.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-pieces pieces_read(const llama *model, const char *folder, const char *path, int64_t length,
-                   int64_t most_tokens)
+pieces pieces_read(const llama *model, const char *folder, const pieces_source *source)
 {
-    char *file =
-        path != NULL ? cli_format("%s", path) : cli_format("%s/tokens.safetensors", folder);
+    int64_t length = source->length, most_tokens = source->tokens;
+    if (length < 1 || most_tokens < 1)
+        cli_misuse("--%s must be at least 1", length < 1 ? "length" : "tokens");
+    char *file = source->text != NULL ? cli_format("%s", source->text)
+                                      : cli_format("%s/tokens.safetensors", folder);
     llama_text text = llama_read_text(model, file);
     if (length > text.tokens)
         length = text.tokens;
-    int64_t each = length == 0 ? 0 : text.tokens / length, count = text.sequences * each;
+    int64_t each = text.tokens / length, count = text.sequences * each;
     if (count * length > most_tokens)
         count = most_tokens / length;
     if (count == 0)

@@ -4,6 +4,7 @@
 #ifndef CLI_PIECES_H
 #define CLI_PIECES_H
 
+#include "cli.h"
 #include "llama.h"
 
 typedef struct pieces {
@@ -11,13 +12,27 @@ typedef struct pieces {
     int64_t count, tokens;
 } pieces;
 
+/* Which text, set by options; `text` NULL is tokens.safetensors in the model's folder. */
+typedef struct pieces_source {
+    const char *text;
+    int64_t length, tokens; /* of a piece, and of all of them at most */
+} pieces_source;
+
+/* The options of a source; the defaults, as texts, are what it holds before. */
+#define PIECES_OPTIONS(source, default_length, default_tokens)                                     \
+    ((cli_option){"text", "file", CLI_TEXT, &(source).text,                                        \
+                  "token ids: `ids`, I32, of a safetensors file (default: "                        \
+                  "<model>/tokens.safetensors)"}),                                                 \
+        ((cli_option){"length", "n", CLI_COUNT, &(source).length,                                  \
+                      "tokens of a piece of text (default " default_length ")"}),                  \
+        ((cli_option){"tokens", "n", CLI_COUNT, &(source).tokens,                                  \
+                      "the most tokens to run (default " default_tokens ")"})
+
 /*
- * At most `most_tokens` tokens of the model's text in pieces of `length`, or of the length of its
- * texts where they are shorter; dies when not even one is left. `path` NULL is tokens.safetensors
- * in the model's folder.
+ * The text of that model, opened from that folder, in pieces, or in the pieces that its texts are
+ * where they are shorter; dies when not even one is left.
  */
-pieces pieces_read(const llama *model, const char *folder, const char *path, int64_t length,
-                   int64_t most_tokens);
+pieces pieces_read(const llama *model, const char *folder, const pieces_source *source);
 /* Moves `count` of the pieces, evenly spread, to the end. */
 void pieces_hold_out(pieces *p, int64_t count);
 void pieces_free(pieces *p);

@@ -46,7 +46,8 @@ int cli_report(int argc, char **argv)
     enum { most_files = 100 };
     const char *output = NULL, *title = "deepgemm report";
     const cli_option options[] = {
-        {"output", "FILE.html", CLI_TEXT, &output, "the page (default: standard output); also -o"},
+        {"output", "FILE.html", CLI_OUTPUT, &output,
+         "the page (default: standard output); also -o"},
         {"title", "TEXT", CLI_TEXT, &title, "its title"},
         {0},
     };
@@ -65,9 +66,10 @@ int cli_report(int argc, char **argv)
     for (int i = 0; i < count; i++) /* all of them, before anything is written */
         results[i] = read_result(paths[i]);
 
-    FILE *out = output != NULL ? fopen(output, "w") : stdout;
-    if (out == NULL)
-        cli_die("%s: %m", output);
+    cli_file file = {.stream = stdout};
+    if (output != NULL)
+        file = cli_file_create(output);
+    FILE *out = file.stream;
     report_begin(out, title);
     if (count > 1) {
         fputs("<ul>\n", out);
@@ -84,8 +86,7 @@ int cli_report(int argc, char **argv)
     }
     report_end(out);
     free(results);
-    bool failed = fflush(out) != 0 || ferror(out);
-    if ((output != NULL && fclose(out) != 0) || failed)
-        cli_die("%s: %m", output != NULL ? output : "standard output");
+    if (output != NULL)
+        cli_file_finish(&file);
     return CLI_OK;
 }

@@ -16,12 +16,22 @@ typedef struct point {
     const char *name;
 } point;
 
-/* What a layer is judged by: its output's error where there is one. */
+/* What a layer is judged by. */
+typedef bool judged(const cJSON *row, double *value);
+
+/* Per cent: of its output where there is one. */
 static bool error_of(const cJSON *row, double *error)
 {
-    return report_number(row, "output.relative_error", error) ||
-           report_number(row, "weight.relative_error", error) ||
-           report_number(row, "relative_error", error);
+    bool found = report_number(row, "output.relative_error", error) ||
+                 report_number(row, "weight.relative_error", error) ||
+                 report_number(row, "relative_error", error);
+    *error = found ? 100 * *error : 0.0;
+    return found;
+}
+
+static bool divergence_of(const cJSON *row, double *nats)
+{
+    return report_number(row, "divergence", nats);
 }
 
 /* The first number between dots: the block of "model.layers.3.mlp.up_proj.weight"; or -1. */
@@ -93,7 +103,7 @@ static int by_series_and_x(const void *a, const void *b)
     return (p->x > q->x) - (p->x < q->x);
 }
 
-/* Points in per cent, sorted, with a line through those of a series. */
+/* Points, sorted, with a line through those of a series. */
 static void draw_points(FILE *out, const point *points, int count, char *const *series,
                         const report_axis *x, const report_axis *y)
 {
@@ -104,14 +114,15 @@ static void draw_points(FILE *out, const point *points, int count, char *const *
         double px = report_place(x, p->x), py = report_place(y, p->y);
         if (i > 0 && p->series == p[-1].series)
             report_line(out, report_place(x, p[-1].x), report_place(y, p[-1].y), px, py, p->series);
-        char *text = cli_format("%s %g: %.3g %%", series[p->series], p->x, p->y);
+        char *text = cli_format("%s %g: %.3g%s", series[p->series], p->x, p->y, y->unit);
         report_point(out, px, py, p->series, text);
         free(text);
     }
     report_field_end(out, x);
 }
 
-static void plot_errors(FILE *out, const cJSON *rows)
+static void plot_by_layer(FILE *out, const cJSON *rows, judged *value_of, const char *unit,
+                          const char *title, const char *about)
 {
     point *points = cli_alloc((size_t)cJSON_GetArraySize(rows) * sizeof *points);
     char *series[REPORT_COLORS] = {0};
@@ -121,9 +132,8 @@ static void plot_errors(FILE *out, const cJSON *rows)
     cJSON_ArrayForEach(row, rows)
     {
         point p = {.x = block_of(row)};
-        if (p.x < 0 || !error_of(row, &p.y) || !(p.y > 0.0))
+        if (p.x < 0 || !value_of(row, &p.y) || !(p.y > 0.0))
             continue;
-        p.y *= 100;
         char *kind = kind_of(row);
         p.series = series_named(series, &series_count, kind != NULL ? kind : cli_format("layer"));
         p.name = report_string(row, "name");
@@ -135,10 +145,8 @@ static void plot_errors(FILE *out, const cJSON *rows)
         qsort(points, (size_t)count, sizeof *points, by_series_and_x);
         const double margin = 0.5; /* blocks, so that no point lies on the frame */
         report_axis x = {-margin, last_block + margin, false, ""};
-        report_axis y = {0, highest * 1.1, false, " %"};
-        report_figure_begin(out, "Error by layer",
-                            "Relative error of each layer, over the number of its block.",
-                            (const char *const *)series, series_count);
+        report_axis y = {0, highest * 1.1, false, unit};
+        report_figure_begin(out, title, about, (const char *const *)series, series_count);
         draw_points(out, points, count, series, &x, &y);
         report_figure_end(out);
     }
@@ -472,7 +480,10 @@ static void plot_methods(FILE *out, const cJSON *rows, const char *path, double 
 
 void report_plots(FILE *out, const cJSON *rows)
 {
-    plot_errors(out, rows);
+    plot_by_layer(out, rows, error_of, " %", "Error by layer",
+                  "Relative error of each layer, over the number of its block.");
+    plot_by_layer(out, rows, divergence_of, "", "Divergence by layer",
+                  "How far predictions move, in nats a token, over the number of the block.");
     plot_causes(out, rows);
     plot_speed(out, rows);
     plot_depths(out, rows);

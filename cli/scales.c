@@ -108,7 +108,7 @@ static void print_text(const report *r, const char *output, bool inputs, bool al
 static void print_json(const report *r, const char *const *paths, double seconds)
 {
     static const char *const origins[] = {"layer", "siblings", "nothing"};
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("scales");
     cJSON_AddStringToObject(root, "input", paths[0]);
     cJSON_AddStringToObject(root, "output", paths[1]);
     cJSON_AddNumberToObject(root, "seconds", seconds);
@@ -117,13 +117,15 @@ static void print_json(const report *r, const char *const *paths, double seconds
         const line *l = &r->lines[i];
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "name", l->name);
-        cJSON_AddNumberToObject(row, "weight_error", l->weight_error);
-        cJSON_AddNumberToObject(row, "weight_clipped", l->weight_clipped);
+        cJSON *weight = cJSON_AddObjectToObject(row, "weight");
+        cJSON_AddNumberToObject(weight, "relative_error", l->weight_error);
+        cJSON_AddNumberToObject(weight, "clipped", l->weight_clipped);
         if (!l->without_input) {
-            cJSON_AddNumberToObject(row, "input_scale", (double)l->input_scale);
-            cJSON_AddNumberToObject(row, "input_error", l->input_error);
-            cJSON_AddNumberToObject(row, "input_clipped", l->input_clipped);
-            cJSON_AddStringToObject(row, "origin",
+            cJSON *input = cJSON_AddObjectToObject(row, "input");
+            cJSON_AddNumberToObject(input, "scale", (double)l->input_scale);
+            cJSON_AddNumberToObject(input, "relative_error", l->input_error);
+            cJSON_AddNumberToObject(input, "clipped", l->input_clipped);
+            cJSON_AddStringToObject(input, "origin",
                                     origins[l->from_siblings  ? 1
                                             : l->from_nothing ? 2
                                                               : 0]);
@@ -175,9 +177,9 @@ int cli_scales(int argc, char **argv)
          "with --weights mse: by what each column meets, so that the product's error counts"},
         {"strict", NULL, CLI_FLAG, &strict, "fail when a layer has met no token"},
         {"keep", "pattern", CLI_LIST, &keep, "layers to leave out, as for deepgemm quantize"},
-        {"threads", "n", CLI_COUNT, &threads, "threads to use; 0: all"},
+        CLI_THREADS(&threads),
         {"all", NULL, CLI_FLAG, &all, "a line for each layer, not for each kind"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -192,11 +194,8 @@ int cli_scales(int argc, char **argv)
         cli_misuse("--%s needs --calibration", weigh ? "weigh" : "strict");
 
     double began = cli_now();
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
-    dg_context *context;
+    dg_context *context = cli_context(threads);
     dg_statistics *statistics = NULL;
-    cli_check(dg_create(&context, DG_CPU, &context_options), "opening the processor");
     if (calibration != NULL)
         cli_check(dg_statistics_load(&statistics, calibration), "reading statistics");
     report r = {.progress = cli_progress_start("choosing scales", 1.0)};
@@ -227,7 +226,7 @@ int cli_scales(int argc, char **argv)
     for (int i = 0; i < r.count; i++)
         free(r.lines[i].name);
     free(r.lines);
-    free(keep.items);
+    cli_list_free(&keep);
     dg_statistics_destroy(statistics);
     dg_destroy(context);
     return CLI_OK;

@@ -171,7 +171,7 @@ static void print_text(const smoother *s, const char *output, int64_t tokens, in
 static void print_json(const smoother *s, char *const *paths, int64_t tokens, int64_t rounded,
                        double seconds)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("smooth");
     cJSON_AddStringToObject(root, "model", paths[0]);
     cJSON_AddStringToObject(root, "output", paths[1]);
     cJSON_AddNumberToObject(root, "tokens", (double)tokens);
@@ -183,10 +183,10 @@ static void print_json(const smoother *s, char *const *paths, int64_t tokens, in
         cJSON *row = cJSON_CreateObject();
         int block = i / GROUP_KINDS;
         cJSON_AddNumberToObject(row, "block", block);
-        cJSON_AddStringToObject(row, "layers", group_kinds[i % GROUP_KINDS].name);
+        cJSON_AddStringToObject(row, "kind", group_kinds[i % GROUP_KINDS].name);
         cJSON_AddNumberToObject(row, "strength", g->report.strength);
-        cJSON_AddNumberToObject(row, "error_before", g->report.error_before);
-        cJSON_AddNumberToObject(row, "error_after", g->report.error_after);
+        cJSON_AddNumberToObject(row, "relative_error_before", g->report.error_before);
+        cJSON_AddNumberToObject(row, "relative_error", g->report.error_after);
         cJSON_AddItemToArray(groups, row);
     }
     cli_json_print(root);
@@ -212,20 +212,17 @@ static void release(smoother *s)
 int cli_smooth(int argc, char **argv)
 {
     static const recipe recipes[] = {{0, 0, 0, 0}, {1, 0, 1, 0}, {1, 128, 128, 128}};
-    const char *text = NULL;
-    int64_t length = 128, tokens = 256, threads = 0;
+    pieces_source source = {.length = 128, .tokens = 256};
+    int64_t threads = 0;
     int which = 0;
     bool force = false, json = false;
     const cli_option options[] = {
         {"recipe", "tensor|channel|block", CLI_CHOICE, &which,
          "the scales that the model will have: one each (default), token x channel, 128x128"},
-        {"text", "file", CLI_TEXT, &text,
-         "token ids: `ids`, I32, of a safetensors file (default: <model>/tokens.safetensors)"},
-        {"tokens", "n", CLI_COUNT, &tokens, "how many tokens to run (default 256)"},
-        {"length", "n", CLI_COUNT, &length, "tokens of a piece of text (default 128)"},
-        {"force", NULL, CLI_FLAG, &force, "replace a checkpoint that is there already"},
-        {"threads", "n", CLI_COUNT, &threads, "threads to use; 0: all"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        PIECES_OPTIONS(source, "128", "256"),
+        CLI_FORCE(&force),
+        CLI_THREADS(&threads),
+        CLI_JSON(&json),
         {0},
     };
     char **paths = cli_parse(
@@ -235,19 +232,13 @@ int cli_smooth(int argc, char **argv)
                      "quantised.",
                      options},
         argc, argv);
-    if (length < 1 || tokens < 1)
-        cli_misuse("--%s must be at least 1", length < 1 ? "length" : "tokens");
 
     double began = cli_now();
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
     smoother s = {.blocks = recipes[which]};
-    dg_device_info device;
-    cli_check(dg_create(&s.context, DG_CPU, &context_options), "opening the processor");
-    cli_check(dg_get_device_info(s.context, &device), "asking for the processor");
-    s.peer = layer_wide_peer(device.units, device.architecture);
+    s.context = cli_context(threads);
+    s.peer = layer_wide_peer(s.context);
     s.model = llama_open(paths[0]);
-    pieces p = pieces_read(&s.model, paths[0], text, length, tokens);
+    pieces p = pieces_read(&s.model, paths[0], &source);
     int groups = s.model.block_count * GROUP_KINDS;
     s.groups = cli_alloc((size_t)groups * sizeof *s.groups);
     fill_channels(&s);

@@ -24,7 +24,7 @@ int cli_tune(int argc, char **argv)
         {"commit", "ID", CLI_TEXT, &commit, "the source's commit, noted in the JSON"},
         {"output", "FILE.json", CLI_OUTPUT, &output,
          "keep the JSON here, after each case: an interruption loses one case at most"},
-        {"json", NULL, CLI_FLAG, &json, "print one JSON object"},
+        CLI_JSON(&json),
         {0},
     };
     cli_parse(&(cli_usage){"tune", "", 0, 0,

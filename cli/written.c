@@ -40,13 +40,13 @@ static bool take_tensor(void *user, const dg_tensor_report *tensor)
     return !cli_interrupted(); /* a later run goes on from there */
 }
 
-void written_run(written *report, written_call *call, const char *doing, int64_t threads,
+void written_run(written *report, written_call *call, const char *doing,
                  dg_checkpoint_options *options)
 {
-    dg_context_options context_options = DG_CONTEXT_OPTIONS_INIT;
-    context_options.threads = (int32_t)threads;
-    dg_context *context;
-    cli_check(dg_create(&context, DG_CPU, &context_options), "opening the processor");
+    dg_context *context = cli_context(report->threads);
+    options->fusion = (dg_checkpoint_fusion)report->fusion;
+    options->scales = report->scales;
+    options->replace = report->force;
     options->report = take_tensor;
     options->user = report;
     report->format = dg_checkpoint_format_name(options->format);
@@ -197,11 +197,11 @@ static double speed_of(const written *r)
     return (sum_of(r).bytes_before - r->bytes_resumed) / r->seconds;
 }
 
-void written_print(const written *r, bool all)
+void written_print(const written *r)
 {
     char before[CLI_NUMBER], after[CLI_NUMBER], time[CLI_NUMBER], speed[CLI_NUMBER];
     written_line sum = sum_of(r);
-    (all ? print_lines : print_kinds)(r);
+    (r->all ? print_lines : print_kinds)(r);
     printf("\n%s: %lld of %d tensors in %s, %s became %s, in %s, %s/s\n", r->output,
            (long long)sum.tensors, r->count,
            strcmp(r->format, dg_checkpoint_format_name(DG_CHECKPOINT_BF16)) == 0 ? "16 bits"
@@ -243,10 +243,10 @@ static cJSON *describe(const written_line *l)
     return row;
 }
 
-cJSON *written_json(const written *r)
+cJSON *written_json(const written *r, const char *command)
 {
     written_line sum = sum_of(r);
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new(command);
     cJSON_AddStringToObject(root, "input", r->input);
     cJSON_AddStringToObject(root, "output", r->output);
     cJSON_AddStringToObject(root, "format", r->format);

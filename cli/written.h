@@ -19,10 +19,28 @@ typedef struct written_line {
 typedef struct written {
     const char *input, *output, *format;
     cli_progress progress;
+    /* Set by options: */
+    const char *scales;
+    int fusion;
+    int64_t threads;
+    bool force, all, json;
+    /* Filled in by the run: */
     written_line *lines; /* one for each tensor */
     int count, room, resumed;
     double started, seconds, bytes_resumed;
 } written;
+
+/* The options that both commands have. */
+#define WRITTEN_OPTIONS(report)                                                                    \
+    ((cli_option){"fusion", "as-is|split|fused", CLI_CHOICE, &(report).fusion,                     \
+                  "layers that are multiplied as one (qkv_proj, gate_up_proj): as they are, "      \
+                  "split, or fused"}),                                                             \
+        ((cli_option){"scales", "file", CLI_TEXT, &(report).scales,                                \
+                      "scales from calibration: a .safetensors file with <layer>.input_scale and " \
+                      "so on"}),                                                                   \
+        ((cli_option){"all", NULL, CLI_FLAG, &(report).all,                                        \
+                      "a line for each tensor, not for each kind of layer"}),                      \
+        CLI_FORCE(&(report).force), CLI_THREADS(&(report).threads), CLI_JSON(&(report).json)
 
 /* The layouts with these words before them, for --help; of malloc's. */
 char *written_help(const char *text, bool with_bf16);
@@ -35,13 +53,13 @@ dg_checkpoint_format written_format(const char *option, const char *name, bool w
  */
 typedef dg_status written_call(dg_context *, const char *, const char *,
                                const dg_checkpoint_options *);
-void written_run(written *report, written_call *call, const char *doing, int64_t threads,
+void written_run(written *report, written_call *call, const char *doing,
                  dg_checkpoint_options *options);
 
 /* A line for each tensor, or for each kind of them; then the sum. */
-void written_print(const written *report, bool all);
+void written_print(const written *report);
 /* The same as an object, to which the caller may add. */
-cJSON *written_json(const written *report);
+cJSON *written_json(const written *report, const char *command);
 /* Values that are not finite, on stderr. */
 void written_warn(const written *report);
 void written_free(written *report);

@@ -169,7 +169,7 @@ cJSON *gpu_report_json(const gpu_bench *b, const gpu_result *results, int count,
     double mhz = 0;
     for (int i = 0; i < count; i++)
         mhz += results[i].mhz / count;
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("bench");
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
     cJSON_AddStringToObject(root, "date", date);

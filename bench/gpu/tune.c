@@ -201,7 +201,7 @@ static void add_depth(cJSON *row, const char *kernel)
 
 static cJSON *json(const tuning *t, const char *commit)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cli_json_new("tune");
     cJSON_AddStringToObject(root, "version", dg_version());
     cJSON_AddStringToObject(root, "commit", commit != NULL ? commit : "not stated");
     cJSON_AddStringToObject(root, "chip", t->bench.gpu.name);

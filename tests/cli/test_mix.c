@@ -146,6 +146,23 @@ static void test_output_and_text(void **state)
     assert_non_null(strstr(r.out, expected));
     free(text);
     tool_free(&r);
+
+    /* quantize takes that file: as many layers stay in 16 bits */
+    r = tool_run("", "quantize '%s' '%s/fp8' --keep '@%s' --json", f->model.folder, files_folder(),
+                 keep);
+    cJSON *root = tool_json(&r);
+    int kept = 0;
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(root, "keep")) kept +=
+        (int)tool_number(row, "matches");
+    assert_int_equal(kept, lines);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "keep")), lines);
+    cJSON_Delete(root);
+    tool_free(&r);
+    r = tool_run("", "quantize '%s' '%s/fp8' --keep @/nowhere", f->model.folder, files_folder());
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "/nowhere: No such file"));
+    tool_free(&r);
     r = tool_run("", "mix --help");
     tool_expect(&r, 0);
     tool_golden(r.out, "mix-help.txt");

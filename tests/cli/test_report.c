@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* deepgemm report: well-formed pages with everything in them, from any JSON, however hostile. */
 #include "files.h"
+#include "random.h"
 #include "test.h"
+#include "tiny_llama.h"
 #include "tool.h"
 
 #include <ctype.h>
@@ -207,6 +209,79 @@ static void methods_by_granularity(void **state)
     free(page);
 }
 
+/* ---- what the tool writes ------------------------------------------------------------ */
+
+typedef struct command_run {
+    const char *command;
+    const char *arguments; /* %1$s: the model's folder, %2$s: that of what commands write */
+    const char *plots[3];
+} command_run;
+
+/* Every command that has --json but tune, which needs a GPU: the whole way of a model. */
+static const command_run runs[] = {
+    {"info", "", {NULL}},
+    {"calibrate", "%1$s %2$s/stats --length 12", {"Magnitudes and clip points"}},
+    {"scales",
+     "%1$s %2$s/scales --calibration %2$s/stats --granularity tensor",
+     {"Error by layer"}},
+    {"smooth", "%1$s %2$s/smooth --length 12", {"Error by layer"}},
+    {"mix", "%1$s --size 75 --length 12", {"Divergence by layer"}},
+    {"quantize", "%1$s %2$s/fp8 --format ct-tensor --scales %2$s/scales", {"Error by layer"}},
+    {"convert", "%2$s/fp8 %2$s/blocks --to ct-mxfp8", {"Error by layer"}},
+    {"inspect", "%2$s/blocks", {NULL}},
+    {"compare",
+     "%1$s %2$s/fp8 --text %1$s/tokens.safetensors",
+     {"Error by layer", "What caused the error"}},
+    {"accuracy",
+     "%1$s --text %1$s/tokens.safetensors --calibration %1$s/tokens.safetensors --method absmax",
+     {"Other predictions", "Error of the logits", "Perplexity"}},
+    {"demo", "--model %1$s --tokens 12", {"Error by layer"}},
+    {"bench", "--m 1 --n 64 --k 64 --seconds 0.001 --no-peers", {"Speed against the floor"}},
+};
+enum { run_count = sizeof runs / sizeof *runs };
+
+/* Each result says which command wrote it, and those about layers or speed have their plots. */
+static void every_command(void **state)
+{
+    (void)state;
+    rng g = rng_new(3);
+    tiny_llama m = tiny_llama_new(&g, 24, 8.0);
+    const char *folder = files_folder();
+    char files[4096] = "";
+    for (int i = 0; i < run_count; i++) {
+        char arguments[1024], name[32];
+        snprintf(arguments, sizeof arguments, runs[i].arguments, m.folder, folder);
+        snprintf(name, sizeof name, "%s.json", runs[i].command);
+        tool_result r = tool_run("", "%s %s --json", runs[i].command, arguments);
+        tool_expect(&r, 0);
+        const char *path = files_path(folder, name);
+        files_write_text(path, r.out);
+        tool_free(&r);
+        snprintf(files + strlen(files), sizeof files - strlen(files), " %s", path);
+    }
+    tool_result r = tool_run("", "report %s", files);
+    tool_expect(&r, 0);
+    expect_balanced(r.out);
+    expect_self_contained(r.out);
+    expect_places_in_range(r.out);
+    const char *section = r.out;
+    for (int i = 0; i < run_count; i++) {
+        char heading[96];
+        snprintf(heading, sizeof heading, "<h2>%1$s: %1$s.json</h2>", runs[i].command);
+        section = strstr(section, heading);
+        if (section == NULL)
+            fail_msg("there is no %s", heading);
+        const char *end = strstr(section, "</section>");
+        for (int p = 0; p < 3 && runs[i].plots[p] != NULL; p++) {
+            const char *plot = strstr(section, runs[i].plots[p]);
+            if (plot == NULL || plot > end)
+                fail_msg("%s has no plot '%s'", runs[i].command, runs[i].plots[p]);
+        }
+    }
+    tool_free(&r);
+    tiny_llama_free(&m);
+}
+
 /* Every result has its section; a result without anything to plot is still there whole. */
 static void any_json(void **state)
 {
@@ -272,10 +347,15 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(errors_and_their_causes), cmocka_unit_test(speed_beside_the_floor),
-        cmocka_unit_test(utilisation_by_depth),    cmocka_unit_test(histograms_with_clip_points),
-        cmocka_unit_test(methods_by_granularity),  cmocka_unit_test(any_json),
-        cmocka_unit_test(hostile_names_stay_text), cmocka_unit_test(refusals),
+        cmocka_unit_test(errors_and_their_causes),
+        cmocka_unit_test(speed_beside_the_floor),
+        cmocka_unit_test(utilisation_by_depth),
+        cmocka_unit_test(histograms_with_clip_points),
+        cmocka_unit_test(methods_by_granularity),
+        cmocka_unit_test(every_command),
+        cmocka_unit_test(any_json),
+        cmocka_unit_test(hostile_names_stay_text),
+        cmocka_unit_test(refusals),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

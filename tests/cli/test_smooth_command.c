@@ -45,7 +45,8 @@ static void the_same_model(void **state)
     int smoothed = 0;
     cJSON_ArrayForEach(row, groups)
     {
-        assert_true(tool_number(row, "error_after") <= tool_number(row, "error_before"));
+        assert_true(tool_number(row, "relative_error") <=
+                    tool_number(row, "relative_error_before"));
         smoothed += tool_number(row, "strength") >= 0.0;
     }
     assert_true(smoothed > 0);
