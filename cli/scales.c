@@ -84,9 +84,13 @@ static void print_lines(const line *lines, int count, bool inputs)
         cli_table_cell(table, "%.2g %%", 100.0 * lines[i].weight_clipped);
         if (!inputs)
             continue;
-        bool known = lines[i].without_input < lines[i].layers;
-        cli_table_cell(table, known ? "%.2f %%" : "", 100.0 * lines[i].input_error);
-        cli_table_cell(table, known ? "%.2g %%" : "", 100.0 * lines[i].input_clipped);
+        if (lines[i].without_input < lines[i].layers) {
+            cli_table_cell(table, "%.2f %%", 100.0 * lines[i].input_error);
+            cli_table_cell(table, "%.2g %%", 100.0 * lines[i].input_clipped);
+        } else {
+            cli_table_cell(table, "%s", "");
+            cli_table_cell(table, "%s", "");
+        }
     }
     cli_table_print(table);
 }
