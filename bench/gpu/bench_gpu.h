@@ -24,6 +24,7 @@ typedef struct gpu_result {
     char kernel[96];
     bench_time time, bf16, fp8; /* deepgemm, and cuBLASLt in BF16 and with the case's own recipe */
     double launch, host;        /* seconds of a plain launch: for the GPU, for the host          */
+    double first;               /* by how much the case's first call took longer than its second */
     double mhz;                 /* the clock that the driver reports meanwhile; 0: unknown       */
     double flops, bytes;        /* work; of operands and result                                  */
     double floor;               /* seconds                                                       */

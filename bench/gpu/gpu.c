@@ -116,7 +116,7 @@ static void rest(double seconds)
     nanosleep(&time, NULL);
 }
 
-static void wait_for_device(gpu *g)
+void gpu_wait(gpu *g)
 {
     gpu_check(g, g->cuStreamSynchronize(g->stream), "waiting for the device");
 }
@@ -139,7 +139,7 @@ static void enqueue_sample(gpu *g, CUgraphExec graph, int i)
 static double sample(gpu *g, CUgraphExec graph)
 {
     enqueue_sample(g, graph, 0);
-    wait_for_device(g);
+    gpu_wait(g);
     return elapsed(g, 0);
 }
 
@@ -172,7 +172,7 @@ bench_time gpu_time(gpu *g, gpu_work *work, void *state, int sets, double second
     const int64_t most_calls = 4096;
     if (!work(state, 0, g->stream))
         return (bench_time){0};
-    wait_for_device(g);
+    gpu_wait(g);
     CUgraphExec graph = capture(g, work, state, sets, sets);
     if (graph == NULL)
         return (bench_time){0};
@@ -199,11 +199,11 @@ bench_time gpu_time(gpu *g, gpu_work *work, void *state, int sets, double second
         if (!g->sustained && i == repeats / 2)
             *mhz = read_clock(g);
         if (!g->sustained)
-            wait_for_device(g);
+            gpu_wait(g);
     }
     if (g->sustained) /* most of the samples are still to run */
         *mhz = read_clock(g);
-    wait_for_device(g);
+    gpu_wait(g);
 
     double times[GPU_MOST_REPEATS];
     for (int i = 0; i < repeats; i++)
@@ -230,7 +230,7 @@ void gpu_time_launches(gpu *g, gpu_work *work, void *state, int sets, double *la
                 return;
         hosts[i] = (cli_now() - start) / calls;
         gpu_check(g, g->cuEventRecord(g->end[0], g->stream), "timing");
-        wait_for_device(g);
+        gpu_wait(g);
         launches[i] = elapsed(g, 0) / calls;
         if (!g->sustained)
             rest(3 * launches[i] * calls);

@@ -57,6 +57,9 @@ typedef struct gpu {
 void gpu_open(gpu *g, int ordinal, bool sustained);
 void gpu_check(const gpu *g, CUresult result, const char *what);
 
+/* Waits for all that was enqueued. */
+void gpu_wait(gpu *g);
+
 void *gpu_alloc(gpu *g, size_t bytes);
 void gpu_free(gpu *g, void *memory);
 void gpu_upload(gpu *g, void *target, const void *source, size_t bytes);

@@ -148,6 +148,8 @@ static cJSON *row_json(const gpu_result *r)
     cJSON_AddNumberToObject(row, "calls", (double)t->calls);
     add_measured(row, "launch_us", r->launch * 1e6);
     add_measured(row, "host_us", r->host * 1e6);
+    if (r->kernel[0] != '\0')
+        add_measured(row, "first_call_ms", r->first * 1e3);
     add_measured(row, "sm_mhz", r->mhz);
     add_measured(row, "tflops", r->flops / t->median * 1e-12);
     add_measured(row, "gbps", r->bytes / t->median * 1e-9);
