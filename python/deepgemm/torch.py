@@ -318,8 +318,14 @@ class Linear(torch.nn.Module):
             raise RuntimeError("deepgemm.torch.Linear has no gradient: use torch.inference_mode()")
         if x.dim() == 1:
             return self.forward(x[None])[0]
-        if not x.is_contiguous() and (x.dim() > 2 or x.stride(-1) != 1):
-            x = x.contiguous()
+        if not x.is_contiguous():
+            # One stride for all rows: a view where there is one, and a copy otherwise.
+            rows = x.flatten(0, -2)
+            y = self._rows(rows if rows.stride(-1) == 1 else rows.contiguous())
+            return y.unflatten(0, x.shape[:-1])
+        return self._rows(x)
+
+    def _rows(self, x: Tensor) -> Tensor:
         plain = self._buffers  # Module finds them there, but only after it has looked elsewhere
         weight, scale, bias = plain["weight"], plain["weight_scale"], plain["bias"]
         if not torch.compiler.is_compiling():

@@ -9,7 +9,9 @@ typedef struct table_object {
     PyObject *context; /* kept alive, or None for a default context, which always lives */
     dg_device device;
     int32_t problems;
-    PyObject *kept; /* a list: the operands of each problem, alive while the table has them */
+    /* The operands of each problem, alive while the table has them: as set, and as the device's
+     * table has them since the last update. */
+    PyObject *kept, *live;
 } table_object;
 
 static PyTypeObject *table_type;
@@ -64,6 +66,7 @@ PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t coun
     self->context = Py_NewRef(args[12]);
     self->device = device;
     self->problems = (int32_t)sizes[0];
+    self->live = NULL;
     self->kept = PyList_New(0);
     for (int32_t i = 0; self->kept != NULL && i < self->problems; i++)
         if (PyList_Append(self->kept, Py_None) < 0)
@@ -86,6 +89,7 @@ static void table_free(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     dg_table_destroy(self->table);
     Py_XDECREF(self->kept);
+    Py_XDECREF(self->live);
     Py_XDECREF(self->context);
     PyObject_Free(object);
     Py_DECREF(type);
@@ -138,9 +142,15 @@ static PyObject *enqueue(PyObject *object, PyObject *stream_object,
     return status == DG_OK ? Py_NewRef(Py_None) : dgp_raise(status);
 }
 
-static PyObject *table_update(PyObject *self, PyObject *stream)
+static PyObject *table_update(PyObject *object, PyObject *stream)
 {
-    return enqueue(self, stream, dg_table_update);
+    table_object *self = (table_object *)object;
+    PyObject *live = PyList_GetSlice(self->kept, 0, self->problems), *before = self->live;
+    PyObject *result = live == NULL ? NULL : enqueue(object, stream, dg_table_update);
+    if (result != NULL)
+        self->live = live;
+    Py_XDECREF(result != NULL ? before : live);
+    return result;
 }
 
 static PyObject *table_run(PyObject *self, PyObject *stream)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Grouped products against one oracle product a group, with what must stay untouched."""
 
+import sys
 import threading
 
 import numpy as np
@@ -314,6 +315,34 @@ def test_plan_options_and_refusals(rng):
     with pytest.raises(deepgemm.InvalidArgument, match="3 elements: expected 2"):
         plan.update_device(m=np.zeros(3, np.int32))
     assert np.zeros(1, E4M3).nbytes == 1
+
+
+def test_a_refused_forward_leaves_the_plan_as_it_was(rng):
+    """Also the arrays that it reads, of which nobody else may have kept one."""
+    grouped = deepgemm.GroupedGEMM()
+    plan = grouped.prepare(2, [(8, 64, 128)] * 2)
+    given = problems(rng, [(8, 64, 128)] * 2)
+    out = [np.zeros((8, 64), np.float32) for _ in range(2)]
+    held = [x for one in given.values() for x in one]
+    before = [sys.getrefcount(x) for x in held]
+    grouped.forward(plan=plan, **given, out_list=out)
+    expected = [x.copy() for x in out]
+    during = [sys.getrefcount(x) for x in held]
+    assert all(after > count for after, count in zip(during, before))
+    wrong = problems(rng, [(8, 64, 128)] * 2)
+    wrong["b_list"][1] = wrong["b_list"][1][:, :100]
+    others = [np.full((8, 64), 77, np.float32) for _ in range(2)]
+    with pytest.raises(deepgemm.InvalidArgument, match="same K"):
+        grouped.forward(plan=plan, **wrong, out_list=others)
+    assert all((x == 77).all() for x in others)
+    assert all(sys.getrefcount(x) > count for x, count in zip(held, before))
+    for x in out:
+        x[:] = 0
+    plan.run()
+    assert all((x == y).all() for x, y in zip(out, expected))
+    grouped.forward(plan=plan, **given, out_list=out)
+    del plan
+    assert [sys.getrefcount(x) for x in held] == before
 
 
 def test_a_plan_in_many_threads(rng):

@@ -207,6 +207,9 @@ def test_linear(rng, device, pack, granularity):
             assert (y.double() - true).norm() / true.norm() < 0.06
             assert torch.equal(layer(x[0, 0]), layer(x[:1, 0])[0])
             assert torch.allclose(layer(x.transpose(0, 1)).transpose(0, 1).float(), y.float())
+            wide = torch.cat([x, x], dim=-1)
+            assert torch.equal(layer(wide[..., : x.shape[-1]]), y)
+            assert torch.equal(layer(x.mT.contiguous().mT), y)
 
 
 def test_calls_do_not_leak(rng):
