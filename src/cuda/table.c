@@ -123,25 +123,25 @@ static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
     return dgi_sm90_accepts(kernel, g);
 }
 
-/* Those that are there: an empty operand has none, and the device may be given others. */
+/* As dg_gemm_run does, of operands that are not empty: an empty one may have any address. */
 static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g)
 {
     const struct {
         const void *data;
-        dg_dtype dtype;
+        int64_t elements;
         const char *name;
     } operands[] = {
-        {g->a.data, g->a.dtype, "a"},
-        {g->b.data, g->b.dtype, "b"},
-        {g->c.data, g->c.dtype, "c"},
-        {g->d.data, g->d.dtype, "d"},
-        {g->bias.data, g->bias.dtype, "bias"},
-        {g->scale_a.data, g->scale_a.dtype, "scale_a"},
-        {g->scale_b.data, g->scale_b.dtype, "scale_b"},
-        {g->scale_d.data, g->scale_d.dtype, "scale_d"},
+        {g->a.data, g->a.rows * g->a.cols, "a"},
+        {g->b.data, g->b.rows * g->b.cols, "b"},
+        {g->c.data, g->beta != 0.0f ? g->c.rows * g->c.cols : 0, "c"},
+        {g->d.data, g->d.rows * g->d.cols, "d"},
+        {g->bias.data, g->bias.rows * g->bias.cols, "bias"},
+        {g->scale_a.data, g->scale_a.rows * g->scale_a.cols, "scale_a"},
+        {g->scale_b.data, g->scale_b.rows * g->scale_b.cols, "scale_b"},
+        {g->scale_d.data, g->scale_d.rows * g->scale_d.cols, "scale_d"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        if (operands[i].data != NULL && operands[i].dtype != DG_NONE)
+        if (operands[i].elements > 0)
             DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
     return DG_OK;
 }

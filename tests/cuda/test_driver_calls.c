@@ -431,6 +431,11 @@ static void tables(void **state)
     g.scale_b.data = (void *)4096;
     assert_ok(dg_table_set(table, 0, &g));
     assert_refused(dg_table_update(table, NULL), DG_DEVICE_MISMATCH, "scale_b at");
+    dg_gemm empty = product("block128", 256, 0); /* whose A, with no rows, may be anywhere */
+    empty.a.rows = empty.d.rows = empty.scale_a.rows = 0;
+    empty.a.data = empty.d.data = empty.scale_a.data = (void *)4096;
+    assert_ok(dg_table_set(table, 0, &empty));
+    assert_ok(dg_table_update(table, NULL));
     assert_ok(dg_table_set(table, 0, NULL));
     assert_ok(dg_table_update(table, NULL));
     dg_table_destroy(table);
