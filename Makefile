@@ -8,7 +8,7 @@ ASAN = -DDEEPGEMM_SANITIZE=address,undefined
 # Of clang, because its OpenMP run-time library tells ThreadSanitizer what it does.
 TSAN = -DDEEPGEMM_SANITIZE=thread -DDEEPGEMM_TOOL=OFF -DDEEPGEMM_EXAMPLES=OFF
 
-.PHONY: all test python python-torch python-soak demo accuracy bench lint sanitize fuzz soak install clean help
+.PHONY: all test python python-torch python-soak reference demo accuracy bench lint sanitize fuzz soak install clean help
 
 all: ## build the library and the tool in build/
 	@scripts/setup.sh build
@@ -29,6 +29,10 @@ python-torch: ## the same with PyTorch, gigabytes, whose tests are left out othe
 python-soak: ## the tests of leaks, threads and forks with CALLS=1000000 calls of each function
 	@scripts/setup.sh build python extension
 	@DEEPGEMM_CALLS=$(CALLS) scripts/test-python.sh $(BUILD) -k "leak or threads or fork"
+
+reference: all ## checkpoints read by transformers, compressed-tensors, Model Optimizer; gigabytes
+	@scripts/setup.sh python
+	@scripts/test-reference.sh $(BUILD) $(BUILD)-torch/venv
 
 demo: all ## a real model's layers in FP8 against 16 bits
 	@scripts/setup.sh python && scripts/setup-demo.sh || echo "demo: goes on without the model"

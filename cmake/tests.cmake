@@ -75,17 +75,6 @@ if(NOT DEEPGEMM_SANITIZE)
   endforeach()
 endif()
 
-# What the tool writes, read by the reference implementations of the formats: skipped, with the name
-# of what is missing, where their packages are not installed.
-set(DEEPGEMM_REFERENCE_PYTHON python3 CACHE STRING "The interpreter that has transformers and compressed-tensors")
-if(DEEPGEMM_TOOL AND NOT DEEPGEMM_SANITIZE)
-  add_test(NAME reference_formats
-           COMMAND ${DEEPGEMM_REFERENCE_PYTHON} ${PROJECT_SOURCE_DIR}/tests/reference/formats.py
-                   $<TARGET_FILE:deepgemm_tool>)
-  set_tests_properties(reference_formats PROPERTIES LABELS reference TIMEOUT 600
-                       SKIP_RETURN_CODE 77)
-endif()
-
 # The examples are run as they are.
 if(DEEPGEMM_EXAMPLES)
   foreach(name ${example_names})

@@ -168,8 +168,10 @@ char *dgi_config_modelopt(const dgi_config_facts *facts, size_t *text_bytes)
             "  \"quantization\": {\n"
             "    \"quant_algo\": \"%s\",\n"
             "    \"kv_cache_quant_algo\": %s,\n"
+            "%s"
             "    \"exclude_modules\": [",
-            modelopt_algorithm(facts->format), facts->fp8_cache ? "\"FP8\"" : "null");
+            modelopt_algorithm(facts->format), facts->fp8_cache ? "\"FP8\"" : "null",
+            facts->format == DG_CHECKPOINT_MODELOPT_MXFP8 ? "    \"group_size\": 32,\n" : "");
     print_names(out, facts);
     fputs("\n  }\n}\n", out);
     if (fclose(out) == 0)
