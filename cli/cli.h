@@ -94,6 +94,8 @@ _Noreturn void cli_misuse(const char *format, ...) __attribute__((format(printf,
 void cli_check(dg_status status, const char *doing);
 /* Dies unless a file of that name can be written: asked before long work, not after it. */
 void cli_expect_output(const char *path);
+/* Dies where a folder is to be made, unless there is none, or an empty one, or `force`. */
+void cli_expect_folder(const char *path, bool force);
 /* Zeroed memory of malloc's, or dies. */
 void *cli_alloc(size_t bytes);
 /* A formatted string of malloc's. */

@@ -2,6 +2,7 @@
 /* Failing, human numbers, JSON and the progress bar. */
 #include "cli.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -55,6 +56,18 @@ void cli_expect_output(const char *path)
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         cli_die("cannot write '%s': it is no regular file", path);
     free(folder);
+}
+
+void cli_expect_folder(const char *path, bool force)
+{
+    DIR *folder = force ? NULL : opendir(path);
+    int entries = 0;
+    while (folder != NULL && entries <= 2 && readdir(folder) != NULL)
+        entries++;
+    if (folder != NULL)
+        closedir(folder);
+    if (entries > 2) /* more than . and .. */
+        cli_die("output %s is there already and is not empty", path);
 }
 
 dg_context *cli_context(int64_t threads)

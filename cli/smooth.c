@@ -233,6 +233,8 @@ int cli_smooth(int argc, char **argv)
                      options},
         argc, argv);
 
+    cli_expect_folder(paths[1], force);
+
     double began = cli_now();
     smoother s = {.blocks = recipes[which]};
     s.context = cli_context(threads);

@@ -137,6 +137,7 @@ static dg_status take_input(dgi_plan_item *item, const dg_tensor *scale)
 static dg_status find_input(dgi_plan_item *item, const dgi_plan_request *request)
 {
     const dg_tensor *whole = find_given(request->scales, item->module, ".input_scale");
+    item->calibrated |= whole != NULL;
     if (whole != NULL)
         return take_input(item, whole);
     bool all = true;
@@ -148,6 +149,7 @@ static dg_status find_input(dgi_plan_item *item, const dgi_plan_request *request
             return dgi_no_memory(w->weight->name);
         const dg_tensor *given = find_given(request->scales, module, ".input_scale");
         free(module);
+        item->calibrated |= given != NULL;
         if (given == NULL)
             given = w->input_scale;
         if (given != NULL)
@@ -175,6 +177,7 @@ static dg_status find_given_scales(dgi_plan_item *item, const dgi_plan_request *
                             "scale %s: its value %lld is no power of two, which format %s needs",
                             given->name, (long long)i, request->layout->name);
     item->given = given;
+    item->calibrated = true;
     return dgi_scale_check(given);
 }
 

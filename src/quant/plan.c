@@ -415,20 +415,35 @@ static dg_status plan_tensor(making *m, const dg_tensor *tensor)
 
 /* ---- the whole ----------------------------------------------------------------------- */
 
-/* Adds the scales of key and value caches that calibration found, to the last shard. */
+/*
+ * Adds the scales of key and value caches that calibration found, to the last shard. A file of
+ * scales of which nothing fits is a mistake: of another model, or no such file at all.
+ */
 static dg_status add_cache_scales(making *m)
 {
     const dg_checkpoint *scales = m->request->scales, *input = m->request->input;
+    bool fits = scales == NULL;
+    for (size_t i = 0; i < m->plan->count; i++)
+        fits |= m->plan->items[i].calibrated;
     m->file = input->shards[input->shard_count - 1].name;
     for (size_t i = 0; scales != NULL && i < scales->count; i++) {
         const dg_tensor *scale = scales->tensors[i];
         float value;
+        /* Formats whose inputs have dynamic scales leave static ones alone. */
+        fits |= m->request->layout->input == DGI_INPUT_DYNAMIC &&
+                dgi_ends_with(scale->name, ".input_scale");
         if (!dgi_item_is_cache_scale(scale))
             continue;
         DGI_TRY(dgi_scale_scalar(scale, &value));
         DGI_TRY(keep_tensor(m, scale, "from calibration"));
         m->plan->fp8_cache = true;
+        fits = true;
     }
+    if (!fits)
+        return dgi_fail(DG_NOT_FOUND,
+                        "%s has no scale for any layer of %s: expected are <layer>.weight_scale "
+                        "and <layer>.input_scale",
+                        scales->file, input->file);
     return DG_OK;
 }
 

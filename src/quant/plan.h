@@ -32,6 +32,7 @@ typedef struct dgi_plan_item {
     dg_tensor *codes, *scale, *input; /* of the output; scale and input may be NULL */
     float input_scale;
     const dg_tensor *given; /* scales to be used, from calibration; or NULL */
+    bool calibrated;        /* calibration has a scale of the weight or of the input */
     size_t bytes_before;
     int64_t elements;
 } dgi_plan_item;

@@ -190,11 +190,14 @@ static void mistakes(void **state)
         {"'%s' s --percentile 0", "--percentile takes more than 0", 2},
         {"'%s' s --tokens 5 --length 10", "make no piece of 10", 1},
         {"'%s' s --text /nowhere", "opening the text", 1},
+        {"'%1$s' s --text '%1$s/empty.safetensors'", "make no piece of", 1},
         {"'%s' /nowhere/s", "/nowhere/s", 1},
         {"'%s' s --bits 9", "options.bits", 1},
         {"s --merge /nowhere", "reading statistics", 1},
         {"s --merge '%s/model.safetensors'", "not a file of statistics", 1},
     };
+    safetensors_write(files_path(m.folder, "empty.safetensors"),
+                      &(stored){"ids", "I32", 4, 0, 0, m.ids}, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char arguments[512];
         snprintf(arguments, sizeof arguments, cases[i].arguments, m.folder);

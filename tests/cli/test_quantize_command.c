@@ -179,7 +179,12 @@ static void failures(void **state)
         assert_non_null(strstr(r.err, cases[i].message));
         tool_free(&r);
     }
-    tool_result r = tool_run("", "quantize '%s/none' '%s/out'", place, place);
+    tool_result r =
+        tool_run("", "quantize '%s' '%s/out' --scales '%s/model.safetensors'", model, place, model);
+    tool_expect(&r, 1); /* a file of other things */
+    assert_non_null(strstr(r.err, "has no scale for any layer of"));
+    tool_free(&r);
+    r = tool_run("", "quantize '%s/none' '%s/out'", place, place);
     tool_expect(&r, 1);
     assert_non_null(strstr(r.err, "deepgemm: quantising: cannot open"));
     tool_free(&r);
