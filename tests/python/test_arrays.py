@@ -216,6 +216,21 @@ def test_big_endian_and_odd_strides():
         deepgemm.tensor(odd)
 
 
+def test_jax():
+    """A library that speaks DLPack's protocol, FP8 and bfloat16 too, both ways."""
+    jnp = pytest.importorskip("jax.numpy", reason="JAX is not installed")
+    x = np.random.default_rng(1).standard_normal((8, 256)).astype(np.float32)
+    codes, one = jnp.asarray(x).astype(jnp.float8_e4m3fn), jnp.ones((1, 1), jnp.float32)
+    out = deepgemm.gemm(codes, codes, one, one, granularity=deepgemm.TENSOR)
+    known = np.asarray(codes)
+    expected = deepgemm.gemm(known, known, *[np.ones((1, 1), np.float32)] * 2,
+                             granularity=deepgemm.TENSOR)  # fmt: skip
+    assert type(out) is deepgemm.Tensor and (np.asarray(jnp.from_dlpack(out)) == expected).all()
+    half = jnp.asarray(x).astype(jnp.bfloat16)
+    assert (deepgemm.quantize(half, granularity=(1, 0))[0].numpy().view(np.uint8) ==
+            deepgemm.quantize(np.asarray(half), granularity=(1, 0))[0].view(np.uint8)).all()  # fmt: skip
+
+
 steps = st.sampled_from([1, 2, 3, -1, -2])
 
 
