@@ -45,9 +45,13 @@ bool bench_case_parse(const char *line, const char *where, bench_case *item)
         sscanf(line, "%31s %lld %lld %lld %7s %7s %7s %c", recipe, &m, &n, &k, a, b, d, &rest);
     if ((fields != 4 && fields != 7) || m < 1 || n < 1 || k < 1)
         cli_misuse("%s: a case is 'recipe m n k [a b d]' with sizes of at least 1", where);
-    *item = (bench_case){
-        bench_recipe_named(recipe, where), m, n, k, find_dtype(a, where), find_dtype(b, where),
-        find_dtype(d, where)};
+    *item = (bench_case){bench_recipe_named(recipe, where),
+                         m,
+                         n,
+                         k,
+                         find_dtype(a, where),
+                         find_dtype(b, where),
+                         find_dtype(d, where)};
     return true;
 }
 
@@ -73,5 +77,9 @@ void bench_cases_read(bench_cases *cases, const char *path)
             bench_cases_add(cases, item);
         free(where);
     }
+    if (ferror(file))
+        cli_die("%s: %m", path);
     fclose(file);
+    if (cases->count == 0)
+        cli_misuse("%s has no case", path);
 }

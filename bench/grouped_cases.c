@@ -106,6 +106,8 @@ grouped_cases grouped_cases_read(const char *path)
         }
         free(where);
     }
+    if (ferror(file))
+        cli_die("%s: %m", path);
     free(line);
     fclose(file);
     if (cases.count == 0)

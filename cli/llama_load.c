@@ -17,7 +17,7 @@ static cJSON *read_config(const char *folder)
     char *path = cli_format("%s/config.json", folder);
     FILE *file = fopen(path, "rb");
     if (file == NULL)
-        cli_die("%s cannot be opened", path);
+        cli_die("%s: %m", path);
     enum { most_bytes = 1 << 20 }; /* real ones have a few thousand */
     char *text = cli_alloc(most_bytes);
     size_t bytes = fread(text, 1, most_bytes, file);

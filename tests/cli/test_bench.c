@@ -100,6 +100,17 @@ static void case_files_that_are_wrong(void **state)
     tool_expect(&r, 1);
     assert_non_null(strstr(r.err, "absent.txt: No such file or directory"));
     tool_free(&r);
+    for (int grouped = 0; grouped < 2; grouped++) {
+        const char *option = grouped ? "grouped" : "cases";
+        r = tool_run("", "bench --%s %s", option, write_file("wrong.txt", "# nothing\n"));
+        tool_expect(&r, 2);
+        assert_non_null(strstr(r.err, "wrong.txt has no case"));
+        tool_free(&r);
+        r = tool_run("", "bench --%s %s", option, folder);
+        tool_expect(&r, 1);
+        assert_non_null(strstr(r.err, ": Is a directory"));
+        tool_free(&r);
+    }
 }
 
 /* Each form, also with empty groups and with a table: the same products in one call and in many. */

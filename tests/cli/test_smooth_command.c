@@ -101,7 +101,7 @@ static void help_text_and_mistakes(void **state)
         {"'%s' '%s/out'", "out", 1},
         {"'%s' '%s/new' --length 0", "--length must be at least 1", 2},
         {"'%s' '%s/new' --recipe mx", "--recipe takes tensor|channel|block", 2},
-        {"'%s/no' '%s/new'", "config.json cannot be opened", 1},
+        {"'%s/no' '%s/new'", "config.json: No such file or directory", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char arguments[512];
