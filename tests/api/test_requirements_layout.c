@@ -82,10 +82,58 @@ static void g20_any_alignment(void **state)
                 g.d.data = d.data;
             assert_ok(dg_gemm_run(context, &g, NULL));
             assert_memory_equal(g.d.data, c->d.data, c->d.bytes);
+            dg_weights *weights;
+            assert_ok(dg_weights_pack(context, &g.b, &g.scale_b, NULL, 0, NULL, &weights));
+            g.b.dtype = g.scale_b.dtype = DG_NONE;
+            g.weights = weights;
+            memset(g.d.data, 0xFF, c->d.bytes);
+            assert_ok(dg_gemm_run(context, &g, NULL));
+            assert_memory_equal(g.d.data, c->d.data, c->d.bytes);
+            dg_weights_destroy(weights);
             guard_free(&moved);
             guard_free(&d);
         }
     gemm_case_free(c);
+    dg_destroy(context);
+}
+
+/* The same for quantising and its inverse: each array in turn `shift` bytes off. */
+static void g20_any_alignment_of_quantised(void **state)
+{
+    (void)state;
+    if (test_device() != DG_CPU)
+        skip();
+    enum { ROWS = 5, COLS = 300, BLOCKS = 3, ROOM = ROWS * COLS * 4 + 8 };
+    static const dg_dtype types[] = {DG_F32, DG_BF16, DG_F16};
+    static char wide[2][ROOM], back[2][ROOM], codes[2][ROOM], scales[2][ROOM];
+    rng r = rng_new(220);
+    dg_context *context = test_context(NULL);
+    for (int t = 0; t < 3; t++)
+        for (int array = 0; array < 4; array++)
+            for (size_t shift = 1; shift <= 3; shift++) {
+                const size_t bytes = ROWS * COLS * dg_dtype_bytes(types[t]);
+                rng_fill_normal(&r, wide[0], types[t], ROWS * COLS, 3.0);
+                for (int moved = 0; moved < 2; moved++) {
+                    char *at[] = {wide[moved], back[moved], codes[moved], scales[moved]};
+                    at[array] += moved ? shift : 0;
+                    if (moved)
+                        memcpy(at[0], wide[0], bytes);
+                    dg_quantize q = DG_QUANTIZE_INIT;
+                    q.input = dg_matrix_of(at[0], types[t], ROWS, COLS);
+                    q.output = dg_matrix_of(at[2], DG_E4M3, ROWS, COLS);
+                    q.scale = dg_scale_of(at[3], DG_F32, ROWS, COLS, 1, 128);
+                    assert_ok(dg_quantize_run(context, &q, NULL));
+                    dg_dequantize d = DG_DEQUANTIZE_INIT;
+                    d.input = q.output, d.scale = q.scale;
+                    d.output = dg_matrix_of(at[1], types[t], ROWS, COLS);
+                    assert_ok(dg_dequantize_run(context, &d, NULL));
+                    if (!moved)
+                        continue;
+                    assert_memory_equal(at[1], back[0], bytes);
+                    assert_memory_equal(at[2], codes[0], ROWS * COLS);
+                    assert_memory_equal(at[3], scales[0], ROWS * BLOCKS * sizeof(float));
+                }
+            }
     dg_destroy(context);
 }
 
@@ -306,6 +354,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(g19_views_into_wider_buffers),
         cmocka_unit_test(g20_any_alignment),
+        cmocka_unit_test(g20_any_alignment_of_quantised),
         cmocka_unit_test(single_rows_have_any_ld),
         cmocka_unit_test(g21_either_axis_of_scales_contiguous),
         cmocka_unit_test(g22_padding_of_scales_is_not_read),
