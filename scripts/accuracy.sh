@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Measures the tables of docs/accuracy.md and puts them there: scripts/accuracy.sh BUILD. Takes about
-# half an hour on two cores; a run that was stopped goes on after the rows that are done.
+# an hour on two cores; a run that was stopped goes on after the rows that are done.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
