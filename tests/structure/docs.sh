@@ -26,7 +26,7 @@ check_calls() {
     grep -oE '(^| )(scripts|bench)/[a-z_-]+\.(sh|py)' "$scratch/typed" | while read -r script; do
         [ -x "$script" ] || echo "$page: no script $script"
     done
-    sed -nE 's/^make ([a-z]+).*/\1/p' "$scratch/typed" | while read -r target; do
+    sed -nE 's/^make ([a-z-]+).*/\1/p' "$scratch/typed" | while read -r target; do
         grep -q "^$target:" Makefile || echo "$page: no make $target"
     done
     grep -oE 'build/test_[a-z_0-9]+' "$scratch/typed" | while read -r program; do
