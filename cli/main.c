@@ -57,11 +57,11 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help(stdout);
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("deepgemm %s\n", dg_version());
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     for (int i = 0; i < command_count; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

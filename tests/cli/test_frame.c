@@ -113,6 +113,19 @@ static void misuse(void **state)
     }
 }
 
+/* What could not be printed is told: a full disk must not look like a short answer. */
+static void lost_output(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"info", "info --json", "--help", "--version"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        tool_result r = tool_run("", "%s >/dev/full", commands[i]);
+        tool_expect(&r, 1);
+        assert_non_null(strstr(r.err, "standard output: No space left on device"));
+        tool_free(&r);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -121,6 +134,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(help_of_commands),
         cmocka_unit_test(outputs_are_looked_at_first),
         cmocka_unit_test(misuse),
+        cmocka_unit_test(lost_output),
     };
     return test_run(argc, argv, tests);
 }
