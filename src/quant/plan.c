@@ -419,7 +419,7 @@ static dg_status plan_tensor(making *m, const dg_tensor *tensor)
  * Adds the scales of key and value caches that calibration found, to the last shard. A file of
  * scales of which nothing fits is a mistake: of another model, or no such file at all.
  */
-static dg_status add_cache_scales(making *m)
+static dg_status take_calibration(making *m)
 {
     const dg_checkpoint *scales = m->request->scales, *input = m->request->input;
     bool fits = scales == NULL;
@@ -517,7 +517,7 @@ static dg_status make(making *m)
     plan->fp8_cache |= input->quantization.fp8_cache;
     for (size_t i = 0; i < input->count; i++)
         DGI_TRY(plan_tensor(m, input->tensors[i]));
-    DGI_TRY(add_cache_scales(m));
+    DGI_TRY(take_calibration(m));
     size_t changed = 0;
     for (size_t i = 0; i < plan->count; i++) {
         plan->elements += plan->items[i].elements;
