@@ -381,6 +381,15 @@ def empty(shape: Sequence[int], dtype: Dtype, device: Any = "cpu") -> Tensor:
     return _C.empty(shape, dtype, device)
 
 
+def copy(x: Array, device: Any) -> Tensor:
+    """A copy of a contiguous array on a device: for those who have no library that does it.
+
+    ``copy(x, "cuda")`` brings an array to a GPU, ``copy(y, "cpu").numpy()`` a result back. It has
+    arrived when the call returns.
+    """
+    return _C.copy(x, device)
+
+
 def convert(x: Array, dtype: Dtype, *, overflow: str = "saturate") -> Any:
     """`x` in another floating-point type, on the CPU; `x` must be contiguous.
 

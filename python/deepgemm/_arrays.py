@@ -34,6 +34,10 @@ def to_numpy(tensor: _C.Tensor) -> Any:
     """A NumPy array that shares the tensor's memory."""
     import numpy
 
+    if tensor.device != "cpu":
+        raise _C.DeviceMismatch(
+            f'the tensor is on {tensor.device}: deepgemm.copy(x, "cpu").numpy() has its values'
+        )
     if hasattr(numpy, tensor.dtype):
         return numpy.from_dlpack(tensor)
     found = _numpy_type(tensor.dtype)

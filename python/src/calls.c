@@ -296,6 +296,17 @@ done:
 
 /* ---- on the host --------------------------------------------------------------------- */
 
+static bool is_contiguous(const dgp_operand *o)
+{
+    int64_t next = 1;
+    for (int i = o->rank - 1; i >= 0; i--) {
+        if (o->shape[i] > 1 && o->strides[i] != next)
+            return false;
+        next *= o->shape[i];
+    }
+    return true;
+}
+
 /* _C.convert(x, dtype, overflow) -> array */
 PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -310,14 +321,10 @@ PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (overflow < 0 || dgp_operand_take(args[0], "x", &stream, &x) < 0)
         return NULL;
     PyObject *out = NULL;
-    int64_t elements = 1, contiguous = 1;
-    bool dense = true;
-    for (int i = x.rank - 1; i >= 0; i--) {
-        dense = dense && (x.shape[i] <= 1 || x.strides[i] == contiguous);
-        contiguous *= x.shape[i];
+    int64_t elements = 1;
+    for (int i = 0; i < x.rank; i++)
         elements *= x.shape[i];
-    }
-    if (!dense)
+    if (!is_contiguous(&x))
         dgp_fail(DG_INVALID_ARGUMENT, "x must be contiguous");
     else if (dgp_check_host(&x, "x") == 0)
         out = dgp_output_new(args[0], &x, dtype, x.rank, x.shape, NULL, &made);
@@ -332,6 +339,58 @@ PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
             dgp_raise(status);
         }
     }
+    dgp_operand_release(&x);
+    return out;
+}
+
+/* Between the devices of the two, either of which may be the CPU. Has arrived when it returns. */
+static dg_status copy_over(dg_context *context, const dgp_operand *from, dg_device to, void *target,
+                           size_t bytes, void *stream)
+{
+    const dg_copy_kind kind = from->device == DG_CPU ? DG_HOST_TO_DEVICE
+                              : to == DG_CPU         ? DG_DEVICE_TO_HOST
+                                                     : DG_DEVICE_TO_DEVICE;
+    const dg_status status = dg_memory_copy(context, target, from->data, bytes, kind, stream);
+    return status == DG_OK ? dg_synchronize(context, stream) : status;
+}
+
+/* _C.copy(x, device) -> Tensor */
+PyObject *dgp_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    dgp_stream stream = {NULL, false};
+    dgp_operand x, made;
+    PyObject *out = NULL;
+    if (dgp_check_count(count, 2) < 0)
+        return NULL;
+    const dg_device device = dgp_device_from_object(args[1]);
+    if (device < DG_CPU || dgp_operand_take(args[0], "x", &stream, &x) < 0)
+        return NULL;
+    dg_context *context = dgp_context_get(Py_None, device == DG_CPU ? x.device : device);
+    if (context == NULL)
+        goto done;
+    if (x.dtype == DG_NONE || !is_contiguous(&x))
+        dgp_fail(DG_INVALID_ARGUMENT, "x must be a contiguous array");
+    else if (x.device != DG_CPU && device != DG_CPU && x.device != device)
+        dgp_fail(DG_DEVICE_MISMATCH,
+                 "x is on cuda:%d, and is to go to cuda:%d: copy it by way of "
+                 "the CPU",
+                 x.device, device);
+    else
+        out = dgp_tensor_new(x.dtype, x.rank, x.shape, device, stream.handle);
+    if (out != NULL && dgp_tensor_describe(out, &stream, &made) == 0) {
+        size_t bytes = dgp_dtype_bytes(x.dtype);
+        for (int i = 0; i < x.rank; i++)
+            bytes *= (size_t)x.shape[i];
+        PyThreadState *python = PyEval_SaveThread();
+        const dg_status status = copy_over(context, &x, device, made.data, bytes, stream.handle);
+        PyEval_RestoreThread(python);
+        if (status != DG_OK) {
+            Py_CLEAR(out);
+            dgp_raise(status);
+        }
+    }
+done:
     dgp_operand_release(&x);
     return out;
 }

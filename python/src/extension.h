@@ -163,6 +163,7 @@ PyObject *dgp_linear(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_dequantize(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *dgp_copy(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_compare(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *dgp_kernels(PyObject *module, PyObject *unused);
 

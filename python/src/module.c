@@ -20,6 +20,7 @@ static PyMethodDef functions[] = {
     FUNCTION("quantize", dgp_quantize),
     FUNCTION("dequantize", dgp_dequantize),
     FUNCTION("convert", dgp_convert),
+    FUNCTION("copy", dgp_copy),
     FUNCTION("compare", dgp_compare),
     FUNCTION("pack", dgp_weights_pack),
     FUNCTION("tensor", dgp_tensor_view),

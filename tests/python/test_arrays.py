@@ -116,6 +116,19 @@ def test_strides_and_read_only_memory():
         fixed.__dlpack__()
 
 
+def test_copies(rng):
+    codes = random_codes(rng, (3, 5))
+    same = deepgemm.copy(codes, "cpu")
+    assert (same.numpy().view(np.uint8) == codes.view(np.uint8)).all()
+    assert not np.shares_memory(same.numpy(), codes)
+    assert deepgemm.copy(np.zeros((0, 4), np.float32), "cpu").shape == (0, 4)
+    for wrong in (codes.T, None):
+        with pytest.raises(deepgemm.InvalidArgument, match="contiguous array"):
+            deepgemm.copy(wrong, "cpu")
+    with pytest.raises(ValueError, match="device is 'tpu'"):
+        deepgemm.copy(codes, "tpu")
+
+
 def test_export_refusals():
     one = deepgemm.empty((2, 2), "float32")
     with pytest.raises(BufferError, match="copy"):
