@@ -21,10 +21,10 @@ file(MAKE_DIRECTORY ${cubin_folder})
 set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a
     -Xptxas -warn-spills,-warn-lmem-usage,-Werror)
 
-# One cubin of `source` for each row of a kernel table; `columns` names the macros that the row's
-# values become. Adds to cubins.
-function(compile_table table macro source columns)
-  set(source ${PROJECT_SOURCE_DIR}/src/cuda/device/${source})
+# What is compiled: a cubin for each name in `kernels`, from source_NAME with definitions_NAME.
+# This adds `source` for each row of a kernel table; `columns` names the macros that the row's values
+# become.
+function(add_table table macro source columns)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   file(STRINGS ${table} rows REGEX "^${macro}\\(")
   foreach(row ${rows})
@@ -40,20 +40,16 @@ function(compile_table table macro source columns)
       endif()
     endforeach()
     list(GET values 0 kernel)
-    set(cubin ${cubin_folder}/${kernel}.cubin)
-    add_custom_command(
-      OUTPUT ${cubin}
-      COMMAND ${compile_cubin} ${definitions} ${source} -o ${cubin}
-      DEPENDS ${source} ${device_headers} ${shared_headers}
-      COMMENT "nvcc ${kernel}" VERBATIM)
-    list(APPEND cubins ${cubin})
+    list(APPEND kernels ${kernel})
+    set(source_${kernel} ${source} PARENT_SCOPE)
+    set(definitions_${kernel} ${definitions} PARENT_SCOPE)
   endforeach()
-  set(cubins ${cubins} PARENT_SCOPE)
+  set(kernels ${kernels} PARENT_SCOPE)
 endfunction()
 
 set(columns "KERNEL;A_TYPE;B_TYPE;TILE_M;TILE_N;GROUPS;CLUSTER;STAGES;PROMOTE_K;SPAN;ROWS")
-compile_table(${core}/kernels_sm90.def DGI_SM90 gemm_dense.cu "${columns}")
-compile_table(${core}/kernels_sm90_grouped.def DGI_SM90 gemm_grouped.cu "${columns}")
+add_table(${core}/kernels_sm90.def DGI_SM90 gemm_dense.cu "${columns}")
+add_table(${core}/kernels_sm90_grouped.def DGI_SM90 gemm_grouped.cu "${columns}")
 if(DEEPGEMM_SWEEP)
   set(sweep ${PROJECT_BINARY_DIR}/sweep/kernels_sm90_sweep.def)
   file(STRINGS ${core}/kernels_sm90.def rows REGEX "^DGI_SM90\\(.*, E4M3, E4M3,")
@@ -65,21 +61,29 @@ if(DEEPGEMM_SWEEP)
     endforeach()
   endforeach()
   file(CONFIGURE OUTPUT ${sweep} CONTENT "${deeper}")
-  compile_table(${sweep} DGI_SM90 gemm_dense.cu "${columns}")
+  add_table(${sweep} DGI_SM90 gemm_dense.cu "${columns}")
 endif()
 # The weights, B, are the first operand of wgmma there.
-compile_table(${core}/kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
+add_table(${core}/kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
   "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K")
 
-# The small kernels: one in each other .cu file.
+# The small kernels: some in each other .cu file.
 file(GLOB small_kernels CONFIGURE_DEPENDS src/cuda/device/*.cu)
 list(FILTER small_kernels EXCLUDE REGEX "gemm_")
 foreach(source ${small_kernels})
   get_filename_component(kernel ${source} NAME_WE)
+  list(APPEND kernels ${kernel})
+  set(source_${kernel} ${kernel}.cu)
+endforeach()
+
+foreach(kernel ${kernels})
   set(cubin ${cubin_folder}/${kernel}.cubin)
-  add_custom_command(OUTPUT ${cubin} COMMAND ${compile_cubin} ${source} -o ${cubin}
-                     DEPENDS ${source} ${device_headers} ${shared_headers}
-                     COMMENT "nvcc ${kernel}" VERBATIM)
+  set(source ${PROJECT_SOURCE_DIR}/src/cuda/device/${source_${kernel}})
+  add_custom_command(
+    OUTPUT ${cubin}
+    COMMAND ${compile_cubin} ${definitions_${kernel}} ${source} -o ${cubin}
+    DEPENDS ${source} ${device_headers} ${shared_headers}
+    COMMENT "nvcc ${kernel}" VERBATIM)
   list(APPEND cubins ${cubin})
 endforeach()
 

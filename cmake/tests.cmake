@@ -36,6 +36,11 @@ foreach(source ${test_sources})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${folder} TIMEOUT 600
                        ENVIRONMENT "${test_environment}")
+  if(TARGET simulator AND folder MATCHES "^(kernel|api|cuda)$")
+    add_test(NAME ${name}_simulated COMMAND ${name} --device cuda:0)
+    set_tests_properties(${name}_simulated PROPERTIES LABELS simulated TIMEOUT 600 ENVIRONMENT
+      "${test_environment};DEEPGEMM_REDUCED=1;LD_LIBRARY_PATH=${simulator_folder}")
+  endif()
 endforeach()
 
 # This test lets the library's allocations fail.

@@ -50,7 +50,7 @@ static void recipes_and_shapes(void **state)
             /* Each shape with three of the numbers of tokens: the oracle takes its time. */
             for (size_t t = (j + (size_t)i) % 4; t < sizeof tokens / sizeof tokens[0]; t += 4) {
                 dg_gemm g = gemm_of(&recipes[i], tokens[t], shapes[j][0], shapes[j][1], DG_BF16);
-                if (g.d.rows * g.d.cols * (g.a.cols + 1) < 200000000)
+                if (g.d.rows * g.d.cols * (g.a.cols + 1) < test_rounds(200000000, 3000000))
                     check(context, &r, &g, CASE_PLAIN);
             }
         }
@@ -69,12 +69,13 @@ static void every_kernel(void **state)
         options.kernel = kernel->name;
         dg_context *context = test_context(&options);
         int runs = 0;
-        for (int attempt = 0; attempt < 3000 && runs < 12; attempt++) {
+        for (int attempt = 0; attempt < 3000 && runs < test_rounds(12, 2); attempt++) {
             dg_gemm g = gemm_random(&r, 1500);
             dgi_decode_plan plan;
             g.a.dtype = kernel->a;
             g.b.dtype = kernel->b;
-            if (g.d.rows == 0 || g.d.cols == 0 || g.d.rows * g.d.cols * g.a.cols > 20000000 ||
+            if (g.d.rows == 0 || g.d.cols == 0 ||
+                g.d.rows * g.d.cols * g.a.cols > test_rounds(20000000, 4000000) ||
                 dgi_decode_plan_with(&g, 132, true, i, &plan) != DG_OK)
                 continue;
             bool in_place = g.d.dtype != DG_E4M3 && g.d.dtype != DG_E5M2 && rng_chance(&r, 0.3);

@@ -147,7 +147,7 @@ static void chains_give_the_same_bits(void **state)
     void *stream;
     assert_int_equal(d.cuStreamCreate(&stream, 1), 0);
     static const int64_t counts[] = {1, 8, 16, 33, 64};
-    for (size_t t = 0; t < sizeof counts / sizeof counts[0]; t++) {
+    for (int t = 0; t < test_rounds(sizeof counts / sizeof counts[0], 2); t++) {
         const int64_t tokens = counts[t];
         const size_t bytes = (size_t)(tokens * widths[LAYERS]);
         uint8_t *expected = malloc(bytes), *result = malloc(bytes);
@@ -172,7 +172,7 @@ static void chains_give_the_same_bits(void **state)
             enqueue(context, &c, tokens, packed, stream);
             assert_int_equal(d.cuStreamEndCapture(stream, &graph), 0);
             assert_int_equal(d.cuGraphInstantiateWithFlags(&executable, graph, 0), 0);
-            for (int round = 0; round < ROUNDS; round++) {
+            for (int round = 0; round < test_rounds(ROUNDS, 2); round++) {
                 if (round % 2 == 0)
                     enqueue(context, &c, tokens, packed, stream);
                 else
@@ -284,7 +284,7 @@ static void repeated_launches(void **state)
     (void)state;
     need_gpu();
     const char *const wanted = getenv("DEEPGEMM_STRESS");
-    const long launches = wanted != NULL ? atol(wanted) : 20000;
+    const long launches = wanted != NULL ? atol(wanted) : test_rounds(20000, 5 * SLOTS);
     static const char *const names[] = {"tensor", "token_channel", "block128", "block1x128", "mx"};
     rng r = rng_new(2);
     dg_context *context = test_context(NULL);
@@ -296,7 +296,7 @@ static void repeated_launches(void **state)
                      16 * rng_range(&r, 1, rng_chance(&r, 0.5) ? 500 : 100),
                      names[rng_range(&r, 0, 4)]);
         uint8_t *expected = NULL;
-        for (int batch = 0; batch < 16; batch++, done += SLOTS) {
+        for (int batch = 0; batch < test_rounds(16, 1); batch++, done += SLOTS) {
             repeated_enqueue(context, &p, SLOTS, NULL);
             repeated_check(context, &p, SLOTS, &expected);
         }
@@ -319,13 +319,13 @@ static void two_streams(void **state)
     void *stream[2];
     uint8_t *expected[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
-        repeated_new(&r, context, &p[i], 16, i == 0 ? 4096 : 576, i == 0 ? 16384 : 7168,
-                     "block128");
+        repeated_new(&r, context, &p[i], 16, i == 0 ? test_rounds(4096, 512) : 576,
+                     i == 0 ? test_rounds(16384, 2048) : test_rounds(7168, 1024), "block128");
         assert_int_equal(d.cuStreamCreate(&stream[i], 1), 0);
         repeated_enqueue(context, &p[i], 1, NULL);
         repeated_check(context, &p[i], 1, &expected[i]);
     }
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < test_rounds(20, 1); round++) {
         for (int i = 0; i < 2; i++)
             repeated_enqueue(context, &p[i], SLOTS, stream[i]);
         for (int i = 0; i < 2; i++)

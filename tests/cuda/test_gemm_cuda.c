@@ -16,12 +16,6 @@ static void need_gpu(void)
         skip();
 }
 
-/* Under compute-sanitizer everything takes a hundred times as long: DEEPGEMM_REDUCED=1. */
-static bool reduced(void)
-{
-    return getenv("DEEPGEMM_REDUCED") != NULL;
-}
-
 static void check(dg_context *context, rng *r, const dg_gemm *shape, gemm_case_options options)
 {
     gemm_case *c = gemm_case_new(r, shape, options);
@@ -46,7 +40,7 @@ static void recipes_and_shapes(void **state)
     rng r = rng_new(1);
     dg_context *context = test_context(NULL);
     for (int i = 0; i < recipe_count; i++)
-        for (size_t j = 0; j < (reduced() ? 3 : sizeof shapes / sizeof shapes[0]); j++) {
+        for (int j = 0; j < test_rounds(sizeof shapes / sizeof shapes[0], 7); j++) {
             dg_gemm g = gemm_of(&recipes[i], shapes[j][0], shapes[j][1], shapes[j][2], DG_BF16);
             check(context, &r, &g, CASE_PLAIN);
         }
@@ -65,7 +59,7 @@ static void every_kernel(void **state)
         options.kernel = kernel->name;
         dg_context *context = test_context(&options);
         int runs = 0;
-        for (int attempt = 0; attempt < 3000 && runs < (reduced() ? 1 : 6); attempt++) {
+        for (int attempt = 0; attempt < 3000 && runs < test_rounds(6, 2); attempt++) {
             dg_gemm g = gemm_random(&r, 600);
             dgi_sm90_plan plan;
             g.a.dtype = kernel->a;

@@ -127,7 +127,7 @@ static void check_row(const setting *s, const uint16_t *d, int64_t row, int32_t 
 /* Random ends for all replays, on the device: many groups are empty, some rows in none. */
 static int32_t *random_ends(rng *r, const setting *s, int32_t (*ends)[GROUPS])
 {
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < test_rounds(REPLAYS, 20); i++) {
         int32_t end = 0;
         for (int g = 0; g < GROUPS; g++) {
             if (!rng_chance(r, 0.3))
@@ -164,7 +164,7 @@ static void groups_in_a_graph(void **state)
     assert_ok(dg_grouped_run(s.context, &s.gemm, &q, stream));
     assert_int_equal(cuda.end_capture(stream, &graph), 0);
     assert_int_equal(cuda.instantiate(&exec, graph, 0), 0);
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < test_rounds(REPLAYS, 20); i++) {
         assert_ok(dg_memory_copy(s.context, sizes, all + (size_t)i * GROUPS, sizeof ends[0],
                                  DG_DEVICE_TO_DEVICE, stream));
         assert_int_equal(cuda.set_bytes((uintptr_t)s.gemm.d.data, 0xFF, sizeof d, stream), 0);
@@ -216,7 +216,7 @@ static void table_in_a_graph(void **state)
     assert_ok(dg_table_run(table, stream));
     assert_int_equal(cuda.end_capture(stream, &graph), 0);
     assert_int_equal(cuda.instantiate(&exec, graph, 0), 0);
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < test_rounds(REPLAYS, 20); i++) {
         assert_ok(dg_memory_copy(s.context, sizes, all + (size_t)i * GROUPS, sizeof ends[0],
                                  DG_DEVICE_TO_DEVICE, stream));
         assert_int_equal(cuda.set_bytes((uintptr_t)results, 0xFF, sizeof d, stream), 0);

@@ -216,9 +216,7 @@ static void random_calls(void **state)
     static const int32_t blocks[][2] = {{0, 0},     {1, 0},  {0, 1},    {1, 128}, {1, 32}, {32, 32},
                                         {128, 128}, {3, 50}, {200, 70}, {5, 48},  {64, 0}};
     rng r = rng_new(1);
-    /* Under compute-sanitizer everything takes a hundred times as long: DEEPGEMM_REDUCED=1. */
-    const int rounds = getenv("DEEPGEMM_REDUCED") != NULL ? 10 : 300;
-    for (int round = 0; round < rounds; round++) {
+    for (int round = 0; round < test_rounds(300, 10); round++) {
         const int32_t *block = blocks[rng_range(&r, 0, 10)];
         quantize_case c = {rng_range(&r, 1, 300), rng_range(&r, 1, 500), block[0], block[1]};
         check(&r, &c);
@@ -237,9 +235,8 @@ static void large_calls(void **state)
         {333, 4099, 128, 128}, {2100, 4112, 1, 32}, {129, 4112, 64, 64},    {40, 20000, 0, 7},
     };
     rng r = rng_new(2);
-    const bool reduced = getenv("DEEPGEMM_REDUCED") != NULL;
-    for (size_t i = 0; i < (reduced ? 4 : sizeof cases / sizeof cases[0]); i++)
-        for (int round = 0; round < (reduced ? 1 : 3); round++)
+    for (int i = 0; i < test_rounds(sizeof cases / sizeof cases[0], 4); i++)
+        for (int round = 0; round < test_rounds(3, 1); round++)
             check(&r, &cases[i]);
 }
 

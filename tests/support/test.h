@@ -24,6 +24,9 @@ void test_begin(int argc, char **argv);
 
 /* The device under test. */
 dg_device test_device(void);
+/* Where everything takes a hundred times as long - under compute-sanitizer, on a simulated GPU -
+ * DEEPGEMM_REDUCED=1 asks for less: `few` rounds in place of `usual`. */
+int test_rounds(int usual, int few);
 /* A context for it; the test fails when it cannot be had. `options` may be NULL. */
 dg_context *test_context(const dg_context_options *options);
 

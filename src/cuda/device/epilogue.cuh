@@ -85,16 +85,6 @@ __device__ __forceinline__ void scale_and_add(float (&value)[COUNT], const tile_
 
 /* ---- panels: 16 rows of 128 bytes ------------------------------------------------------ */
 
-__device__ __forceinline__ uint32_t pack_pair(float low, float high, bool f16)
-{
-    uint32_t pair;
-    if (f16)
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
 /* 64 columns as 16-bit elements. */
 __device__ __forceinline__ void fill_panel_16bit(const float *value, bool f16, uint32_t panel)
 {

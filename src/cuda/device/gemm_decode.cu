@@ -27,7 +27,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     DGI_KERNEL(const __grid_constant__ dgi_decode_args args)
 {
-    extern __shared__ __align__(1024) uint8_t memory[];
+    DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     const share_of_work work(args);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */

@@ -26,7 +26,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     DGI_KERNEL(const __grid_constant__ dgi_gemm_args args)
 {
-    extern __shared__ __align__(1024) uint8_t memory[];
+    DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);

@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_all(const dgi_grouped_args &args,
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     DGI_KERNEL(const __grid_constant__ dgi_grouped_args args)
 {
-    extern __shared__ __align__(1024) uint8_t memory[];
+    DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     start_barriers(shared);

@@ -6,6 +6,10 @@
 #pragma once
 #include <stdint.h>
 
+/* Declares the shared memory that the host has asked for at launch. Not a function: the compiler
+ * makes other code of an address that it has from one. */
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) uint8_t name[]
+
 __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 {
     return (uint32_t)__cvta_generic_to_shared(pointer);

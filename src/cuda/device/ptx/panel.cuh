@@ -3,6 +3,17 @@
 #pragma once
 #include <stdint.h>
 
+/* Two floats rounded to 16 bits, FP16 or BF16. */
+__device__ __forceinline__ uint32_t pack_pair(float low, float high, bool f16)
+{
+    uint32_t pair;
+    if (f16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 /* Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&value)[4])
 {
