@@ -38,15 +38,22 @@ void dgi_groups_products(const dg_gemm *gemm, const dg_groups *groups, const int
         first_runs(rows, groups->count, sizes, products);
 }
 
+/* Tokens are never spread evenly: where a mean is known, sizes are this much around it. */
+#define SPREAD 0.3
+
 dgi_typical dgi_groups_typical(const dg_gemm *gemm, const dg_groups *groups)
 {
     const int64_t all = dgi_groups_rows(gemm, groups);
-    dgi_typical t = {*gemm, groups->count > 0 ? groups->count : 1, groups->expected_rows};
+    dgi_typical t = {.gemm = *gemm, .products = groups->count > 0 ? groups->count : 1};
     if (dgi_groups_divide_k(groups)) {
         t.gemm.a.cols = t.gemm.b.cols = (gemm->a.cols + t.products - 1) / t.products;
         t.rows = all;
-    } else if (t.rows == 0) {
-        t.rows = dgi_groups_share_rows(groups) ? (all + t.products - 1) / t.products : all;
+    } else if (groups->expected_rows != 0 || dgi_groups_share_rows(groups)) {
+        t.rows = groups->expected_rows != 0 ? groups->expected_rows
+                                            : (all + t.products - 1) / t.products;
+        t.spread = t.products > 1 ? SPREAD : 0.0;
+    } else {
+        t.rows = all;
     }
     t.rows = t.rows > 0 ? t.rows : 1;
     t.gemm.d.rows = all;

@@ -63,6 +63,7 @@ void dgi_groups_products(const dg_gemm *gemm, const dg_groups *groups, const int
 typedef struct dgi_typical {
     dg_gemm gemm; /* its types and scales, all that the groups may have; N, and a typical K */
     int64_t products, rows;
+    double spread; /* rows differ by so much of them, less or more: 0 to 1 */
 } dgi_typical;
 
 dgi_typical dgi_groups_typical(const dg_gemm *gemm, const dg_groups *groups);

@@ -142,7 +142,7 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
             best = cycles;
         }
     }
-    const double read = (double)gemm->d.cols * (double)gemm->a.cols / DGI_FEW_MEMORY_BYTES;
+    const double read = (double)gemm->d.cols * (double)gemm->a.cols / DGI_MEMORY_BYTES;
     plan.cycles = DGI_FEW_LAUNCH_CYCLES + (read > best ? read : best);
     return plan;
 }

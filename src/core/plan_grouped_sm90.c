@@ -4,8 +4,10 @@
 
 #include "core/grouped_schedule.h"
 #include "core/status.h"
+#include "core/tile_order.h"
 #include "core/tuning_sm90.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
@@ -21,10 +23,15 @@ static int64_t ceil_div(int64_t size, int64_t step)
     return (size + step - 1) / step;
 }
 
-/* Of one tile of a cluster. */
-static double tile_cycles(const dgi_sm90_kernel *kernel, int64_t k)
+/* Warpgroups without rows compute nothing; one that is alone has nothing to hide its waits behind.
+ */
+double dgi_sm90_grouped_tile_cycles(const dgi_sm90_kernel *kernel, int64_t rows, int64_t k)
 {
-    return (double)ceil_div(k, 128) * kernel->cycles + DGI_GROUPED_TILE_CYCLES;
+    const int32_t group_rows = kernel->tile_m / kernel->groups;
+    const double share = (double)ceil_div(rows, group_rows) / kernel->groups;
+    const double alone = (double)DGI_GROUPED_ALONE * group_rows / 64;
+    const double stage = fmin(kernel->cycles, fmax(alone, share * kernel->cycles));
+    return (double)ceil_div(k, 128) * stage + DGI_GROUPED_TILE_CYCLES;
 }
 
 static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
@@ -32,13 +39,28 @@ static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
     return (int64_t)kernel->tile_n * kernel->cluster;
 }
 
+/*
+ * Of the busiest cluster, for groups whose sizes lie evenly around the typical one; no less than
+ * the memory needs for all of B.
+ */
 static double cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical, int32_t units)
 {
+    enum { SIZES = 5 };
     const dg_gemm *gemm = &typical->gemm;
-    const int64_t tiles = typical->products * ceil_div(typical->rows, kernel->tile_m) *
-                          ceil_div(gemm->d.cols, cluster_cols(kernel));
-    const int64_t rounds = ceil_div(tiles, units / kernel->cluster);
-    return (double)rounds * tile_cycles(kernel, gemm->a.cols);
+    const int64_t cols = ceil_div(gemm->d.cols, cluster_cols(kernel)), k = gemm->a.cols;
+    const int32_t clusters = units / kernel->cluster;
+    double tiles = 0.0, work = 0.0;
+    for (int i = 0; i < SIZES; i++) {
+        const double spread = typical->spread * (2.0 * i / (SIZES - 1) - 1.0);
+        const int64_t rows = (int64_t)((double)typical->rows * (1.0 + spread) + 0.5);
+        const int64_t full = rows / kernel->tile_m, rest = rows % kernel->tile_m;
+        const double share = (double)(typical->products * cols) / SIZES;
+        tiles += share * (double)(full + (rest > 0));
+        work += share * (double)full * dgi_sm90_grouped_tile_cycles(kernel, kernel->tile_m, k);
+        work += rest > 0 ? share * dgi_sm90_grouped_tile_cycles(kernel, rest, k) : 0.0;
+    }
+    const double read = (double)typical->products * (double)gemm->d.cols * (double)k;
+    return fmax(tiles > 0.0 ? ceil(tiles / clusters) * work / tiles : 0.0, read / DGI_MEMORY_BYTES);
 }
 
 dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index)
@@ -95,20 +117,23 @@ static int compare(const void *x, const void *y)
     return dgi_comes_before(p->k, 0, q->k, 0) ? -1 : p->k != q->k ? 1 : p < q ? -1 : p > q;
 }
 
-/* Deals the tiles of all products to clusters, which adds to their work. */
+/* Deals the tiles of all products to clusters, which adds to their work; how many there are. */
 static int64_t deal(const dgi_sm90_kernel *kernel, const dgi_product_size *const *order,
                     int32_t count, int32_t clusters, double *work)
 {
+    const int32_t tile_m = kernel->tile_m;
     int64_t before = 0;
     for (int32_t i = 0; i < count; i++) {
         const dgi_product_size *p = order[i];
-        const int64_t tiles = ceil_div(p->m, kernel->tile_m) * ceil_div(p->n, cluster_cols(kernel));
-        for (int32_t c = 0; c < clusters; c++) {
-            const int64_t from = (c - before % clusters + clusters) % clusters;
-            if (from < tiles)
-                work[c] += (double)ceil_div(tiles - from, clusters) * tile_cycles(kernel, p->k);
+        const int32_t rows = dgi_tile_rows(p->m, tile_m);
+        const int32_t cols = (int32_t)ceil_div(p->n, cluster_cols(kernel));
+        const int32_t band =
+            dgi_band(rows, rows * cols, clusters, tile_m, (int32_t)cluster_cols(kernel));
+        for (int32_t j = 0; j < rows * cols; j++, before++) {
+            const int32_t first = dgi_tile_at(j, rows, cols, band).row * tile_m;
+            const int32_t height = p->m - first < tile_m ? p->m - first : tile_m;
+            work[before % clusters] += dgi_sm90_grouped_tile_cycles(kernel, height, p->k);
         }
-        before += tiles;
     }
     return before;
 }

@@ -21,6 +21,9 @@ dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int
 void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t chosen,
                               FILE *text);
 
+/* What a tile of a cluster takes that has so many rows, no more than the kernel's tile. */
+double dgi_sm90_grouped_tile_cycles(const dgi_sm90_kernel *kernel, int64_t rows, int64_t k);
+
 /* The work of clusters of CTAs, in cycles. */
 typedef struct dgi_balance {
     int64_t tiles;

@@ -41,17 +41,27 @@ enum {
 
 /* ---- grouped kernels (plan_grouped_sm90.c) ---------------------------------------------- */
 
-/* As above, the last column of kernels_sm90_grouped.def; none was measured on its own. */
+/*
+ * As above, the last column of kernels_sm90_grouped.def, of a tile with rows for all warpgroups.
+ * None was measured on its own: 192x128 is the dense kernel's by the ratio that 128x128 has.
+ */
 enum {
+    DGI_GROUPED_PRECISE_64x128 = 700,
     DGI_GROUPED_PRECISE_128x128 = 700,
-    DGI_GROUPED_PRECISE_64x128 = 500,
-    DGI_GROUPED_BLOCK128_256x128 = 1380,
+    DGI_GROUPED_PRECISE_192x128 = 948,
+    DGI_GROUPED_BLOCK128_64x128 = 700,
     DGI_GROUPED_BLOCK128_128x128 = 750,
-    DGI_GROUPED_BLOCK128_64x128 = 500,
+    DGI_GROUPED_BLOCK128_192x128 = 985,
+    DGI_GROUPED_BLOCK128_256x128 = 1380,
     DGI_GROUPED_COLUMN128_128x128 = 1020,
     DGI_GROUPED_BLOCK32_128x128 = 1370,
     DGI_GROUPED_COLUMN32_64x128 = 2700,
 };
+/*
+ * Of a stage of 64 rows that a warpgroup multiplies alone, with nobody to hide behind. The times of
+ * 32 groups of about 64 rows (docs/benchmarks.md) say 670 to 830.
+ */
+enum { DGI_GROUPED_ALONE = 700 };
 /* Cycles of a tile beside its stages, of any size. */
 #define DGI_GROUPED_TILE_CYCLES 2500.0
 
@@ -71,7 +81,7 @@ enum {
 /* Of a launch: its beginning and its end. */
 #define DGI_FEW_LAUNCH_CYCLES         5000.0
 /* Bytes of B a cycle that the memory gives to all multiprocessors together. */
-#define DGI_FEW_MEMORY_BYTES          2500.0
+#define DGI_MEMORY_BYTES              2500.0
 /*
  * CTAs of a launch for each multiprocessor, which has room for two: 2 where K is not split, else
  * fewer, which leaves room for the next kernel's beginning (measured: 224 on 132 help, 256 harm).

@@ -51,7 +51,7 @@ static dg_status place(dgi_cuda *cuda, table_state *s, size_t problems)
 
 static dgi_typical typical_of(const dg_table *table)
 {
-    return (dgi_typical){table->largest, table->problems, table->largest.d.rows};
+    return (dgi_typical){table->largest, table->problems, table->largest.d.rows, 0.0};
 }
 
 dg_status dgi_cuda_table_open(dg_table *table)

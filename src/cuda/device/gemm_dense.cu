@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_take<MATH_REGISTERS>();
         stage_place place;
         factor_place set;
-        multiply_tiles(args, shared, warp / 4, place, set);
+        multiply_tiles<false>(args, shared, warp / 4, place, set);
         if (threadIdx.x % 32 == 0)
             copy_out_wait();
     }

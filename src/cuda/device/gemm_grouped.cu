@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_all(const dgi_grouped_args &args,
                 copy_out_wait_read<0>();
             __syncwarp();
         }
-        multiply_tiles(*walk.gemm, shared, group, place, set);
+        multiply_tiles<true>(*walk.gemm, shared, group, place, set);
     }
     if (threadIdx.x % 32 == 0)
         copy_out_wait();

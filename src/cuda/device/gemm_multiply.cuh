@@ -174,7 +174,30 @@ __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
         wgmma_pin(sum[wave]);
 }
 
-/* One warpgroup: its rows of each tile, from the first stage to the result in D. */
+/*
+ * A warpgroup whose rows of a tile all lie behind the last row of D computes nothing, and leaves the
+ * tensor cores to the others. It passes on what it does not read.
+ */
+__device__ __forceinline__ void skip_tile(const dgi_gemm_args &args, const shared_memory &shared,
+                                          int32_t stages, stage_place &place, factor_place &set)
+{
+    for (int32_t i = 0; i < stages; i++, place.advance()) {
+        mbarrier_wait(shared.full(place.at), place.parity);
+        release_stage(shared, place.at);
+    }
+    if (!args.factors)
+        return;
+    mbarrier_wait(shared.factors_full(set.at), set.parity);
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(shared.factors_empty(set.at));
+    set.advance();
+}
+
+/*
+ * One warpgroup: its rows of each tile, from the first stage to the result in D. MAY_SKIP: ragged
+ * tiles are so usual that those of its rows that do not exist are worth a test.
+ */
+template <bool MAY_SKIP>
 __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
                                                const shared_memory &shared, int group,
                                                stage_place &place, factor_place &set)
@@ -186,6 +209,10 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
     const int warp_row = first_row + threadIdx.x % 128 / 32 * 16;
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
     for (tile_walk tile(args); tile.next();) {
+        if (MAY_SKIP && GROUPS > 1 && tile.m0 + first_row >= args.m) {
+            skip_tile(args, shared, stages, place, set);
+            continue;
+        }
         accumulators sum[WAVES];
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
