@@ -510,7 +510,7 @@ typedef enum dg_padding {
 typedef struct dg_groups {
     size_t struct_bytes;
     dg_grouping grouping;
-    int32_t count;        /* G; on a GPU at most 1024                                         */
+    int32_t count;        /* G                                                                */
     const int32_t *sizes; /* device memory, read when the work runs                           */
     int32_t alignment;    /* BY_END: 1 or more                                                */
     dg_padding padding;
@@ -598,7 +598,7 @@ DG_API dg_status dg_grouped_explain(dg_context *context, const dg_gemm *gemm,
 typedef struct dg_table dg_table;
 
 /**
- * Makes a table of `problems` empty problems (at most 65536, on a GPU 1024). `largest` is a GEMM
+ * Makes a table of `problems` empty problems (at most 65536). `largest` is a GEMM
  * without data that says what the problems share: the types of a, b and d, the granularities of
  * their scales, and the accumulation; no problem may be larger than it in M, N or K. All memory is
  * allocated and all kernels are loaded here. Release it with dg_table_destroy(), before the

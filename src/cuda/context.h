@@ -95,9 +95,12 @@ dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
 
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
 
-/* Launches a kernel of many tokens or of groups, whose clusters stand side by side. */
+/*
+ * Launches a kernel of many tokens or of groups, whose clusters stand side by side. A `dependent`
+ * one waits itself for those before it, so it may begin while they still run.
+ */
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
-                                int32_t ctas, void *args, CUstream stream);
+                                int32_t ctas, bool dependent, void *args, CUstream stream);
 
 /*
  * Launches a kernel for few tokens. `packed` are B's codes as in core/packed_sm90.h, or NULL where

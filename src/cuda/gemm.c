@@ -73,11 +73,15 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
 }
 
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
-                                int32_t ctas, void *args, CUstream stream)
+                                int32_t ctas, bool dependent, void *args, CUstream stream)
 {
-    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-    cluster.value.clusterDim.x = (unsigned)kernel->cluster;
-    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+    CUlaunchAttribute attributes[2] = {
+        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
+        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
+    };
+    attributes[0].value.clusterDim.x = (unsigned)kernel->cluster;
+    attributes[0].value.clusterDim.y = attributes[0].value.clusterDim.z = 1;
+    attributes[1].value.programmaticStreamSerializationAllowed = 1;
     CUlaunchConfig config = {
         .gridDimX = (unsigned)ctas,
         .gridDimY = 1,
@@ -87,8 +91,8 @@ dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, C
         .blockDimZ = 1,
         .sharedMemBytes = (unsigned)dgi_cuda_shared_bytes(kernel),
         .hStream = stream,
-        .attrs = &cluster,
-        .numAttrs = 1,
+        .attrs = attributes,
+        .numAttrs = dependent ? 2 : 1,
     };
     return dgi_cuda_launch(cuda, kernel->name, function, &config, args);
 }
@@ -219,7 +223,7 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     DGI_TRY(dgi_cuda_kernel(cuda, chosen->many.kernel, stream, &function));
     DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &args));
     return dgi_cuda_launch_tiles(cuda, &dgi_sm90_kernels[chosen->many.kernel], function,
-                                 chosen->many.ctas, &args, stream);
+                                 chosen->many.ctas, false, &args, stream);
 }
 
 /* Puts packed weights in the place of b and scale_b; their codes have no address as b. */

@@ -79,18 +79,28 @@ dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
     args->tile_m = kernel->tile_m;
     args->cluster_n = kernel->tile_n * kernel->cluster;
     args->clusters = clusters_of(cuda, kernel);
-    return dgi_cuda_launch_blocks(cuda, DGI_SMALL_grouped_setup, args,
-                                  (args->count + RECORDS - 1) / RECORDS, DGI_MOST_PRODUCTS, stream);
+    for (args->first = 0; args->first < args->count; args->first += DGI_MOST_PRODUCTS) {
+        const int32_t here = dgi_products_from(args->count, args->first);
+        DGI_TRY(dgi_cuda_launch_blocks(cuda, DGI_SMALL_grouped_setup, args,
+                                       (here + RECORDS - 1) / RECORDS, DGI_MOST_PRODUCTS, stream));
+    }
+    return DG_OK;
 }
 
-dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, dgi_grouped_args *args,
-                                  CUstream stream)
+dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, const dgi_grouped_record *records,
+                                  const int32_t *before, int32_t count, CUstream stream)
 {
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[index];
+    const int32_t ctas = clusters_of(cuda, kernel) * kernel->cluster;
     CUfunction function;
     DGI_TRY(dgi_cuda_grouped_kernel(cuda, index, stream, &function));
-    return dgi_cuda_launch_tiles(cuda, kernel, function,
-                                 clusters_of(cuda, kernel) * kernel->cluster, args, stream);
+    for (int32_t first = 0; first < count; first += DGI_MOST_PRODUCTS) {
+        dgi_grouped_args args = {records + first, before + dgi_before_place(first),
+                                 dgi_products_from(count, first)};
+        DGI_TRY(dgi_cuda_launch_tiles(cuda, kernel, function, ctas, cuda->dependent_launch, &args,
+                                      stream));
+    }
+    return DG_OK;
 }
 
 /* ---- a call and its scratch memory ----------------------------------------------------- */
@@ -312,10 +322,9 @@ static dg_status products(call *c, dgi_grouped_record *records, int32_t *before,
         .before = before,
         .ranges = ranges,
     };
-    dgi_grouped_args args = {records, before, q->count};
     DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
     DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
-    return dgi_cuda_launch_grouped(c->cuda, c->kernel, &args, c->stream);
+    return dgi_cuda_launch_grouped(c->cuda, c->kernel, records, before, q->count, c->stream);
 }
 
 /* All of a call; without scratch memory it only counts how much of it is needed. */
@@ -326,7 +335,7 @@ static dg_status pass(call *c, char *scratch)
     c->scratch = scratch;
     const size_t count = (size_t)c->groups.count;
     dgi_grouped_record *records = take(c, count * sizeof *records);
-    int32_t *before = take(c, (count + 1) * sizeof *before);
+    int32_t *before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *before);
     int32_t *ranges = take(c, count * 2 * sizeof *ranges);
     const int64_t a_stride = c->groups.a_stride, b_stride = c->groups.b_stride;
     DGI_TRY(stage_rows(c));
@@ -400,10 +409,6 @@ static dg_status check_blocks(const dg_gemm *gemm)
 static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const dg_groups *groups)
 {
     *c = (call){.cuda = context->state, .asked = gemm, .groups = *groups};
-    if (groups->count > DGI_MOST_PRODUCTS)
-        return dgi_fail(DG_UNSUPPORTED_SHAPE,
-                        "groups.count is %d: on CUDA devices up to %d are supported", groups->count,
-                        DGI_MOST_PRODUCTS);
     if (groups->weights != NULL)
         return dgi_fail(DG_UNSUPPORTED_DEVICE,
                         "groups.weights is given: packed groups exist on the CPU only");

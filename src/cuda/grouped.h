@@ -20,7 +20,7 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
 /* Fills in what depends on the kernel, and launches grouped_setup. */
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
                                 dgi_grouped_setup_args *args, CUstream stream);
-dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, dgi_grouped_args *args,
-                                  CUstream stream);
+dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
+                                  const int32_t *before, int32_t count, CUstream stream);
 
 #endif

@@ -32,7 +32,8 @@ static dg_status place(dgi_cuda *cuda, table_state *s, size_t problems)
 {
     const size_t records = problems * sizeof *s->records;
     const size_t described = problems * sizeof *s->described;
-    const size_t bytes = records + described + (problems + 1) * sizeof *s->before;
+    const size_t bytes =
+        records + described + (size_t)dgi_before_count((int32_t)problems) * sizeof *s->before;
     DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&s->memory, bytes),
                              "allocating a table"));
     char *memory = (char *)(uintptr_t)s->memory;
@@ -59,10 +60,6 @@ dg_status dgi_cuda_table_open(dg_table *table)
     dgi_cuda *cuda = table->context->state;
     const dg_gemm *largest = &table->largest;
     int32_t kernel;
-    if (table->problems > DGI_MOST_PRODUCTS)
-        return dgi_fail(DG_UNSUPPORTED_SHAPE,
-                        "problems is %d: on CUDA devices a table has up to %d", table->problems,
-                        DGI_MOST_PRODUCTS);
     const dgi_typical typical = typical_of(table);
     DGI_TRY(dgi_sm90_choose_grouped(&typical, cuda->units, &kernel));
     table_state *s = calloc(1, sizeof *s);
@@ -222,12 +219,13 @@ dg_status dgi_cuda_table_run(dg_table *table, void *stream)
 {
     dgi_cuda *cuda = table->context->state;
     const table_state *s = table->state;
-    dgi_grouped_args args = {s->records, s->before, table->problems};
     if (table->problems == 0)
         return DG_OK;
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    return dgi_cuda_leave(cuda, pushed, dgi_cuda_launch_grouped(cuda, s->kernel, &args, stream));
+    return dgi_cuda_leave(
+        cuda, pushed,
+        dgi_cuda_launch_grouped(cuda, s->kernel, s->records, s->before, table->problems, stream));
 }
 
 dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)

@@ -75,6 +75,52 @@ static void columns_that_begin_anywhere(void **state)
     dg_destroy(context);
 }
 
+/*
+ * More groups than a GPU takes in one launch, most of them empty. Where a group begins depends on
+ * all before it, also on those of earlier launches.
+ */
+static void thousands_of_groups(void **state)
+{
+    (void)state;
+    enum { COUNT = 2100, ROWS = 300, UNIT = 16 };
+    static int32_t sizes[COUNT];
+    static const dg_grouping forms[] = {DG_GROUPS_BY_END, DG_GROUPS_BY_ROW, DG_GROUPS_MASKED,
+                                        DG_GROUPS_K_COLUMNS, DG_GROUPS_K_BLOCKS};
+    rng r = rng_new(4);
+    dg_context *context = test_context(NULL);
+    for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+        const bool along_k = forms[f] >= DG_GROUPS_K_COLUMNS;
+        int64_t sum = 0;
+        for (int32_t i = 0; i < COUNT; i++) {
+            const int32_t size = rng_chance(&r, 0.06) ? (int32_t)rng_range(&r, 1, 3) : 0;
+            sum += size;
+            sizes[i] = forms[f] == DG_GROUPS_BY_END   ? (int32_t)(sum < ROWS ? sum : ROWS)
+                       : forms[f] == DG_GROUPS_MASKED ? size
+                       : along_k                      ? size * UNIT
+                                                      : 0;
+        }
+        for (int32_t row = 0; row < ROWS && forms[f] == DG_GROUPS_BY_ROW; row++)
+            sizes[row] = row % 5 == 0 ? -1 : COUNT - 1 - row * 7;
+        grouped_shape s =
+            along_k
+                ? grouped_of(recipe_named("block1x128"), forms[f], COUNT, 9, 8, sum * UNIT, DG_F32)
+                : grouped_of(recipe_named("block128"), forms[f], COUNT,
+                             forms[f] == DG_GROUPS_MASKED ? 3 : ROWS, 8, 32, DG_BF16);
+        s.sizes = sizes;
+        if (along_k) { /* each group begins with a scale of its own */
+            s.gemm.scale_a.cols += COUNT - 1;
+            s.gemm.scale_b.cols += COUNT - 1;
+            s.gemm.scale_a.row_stride = s.gemm.scale_a.cols;
+            s.gemm.scale_b.row_stride = s.gemm.scale_b.cols;
+        }
+        grouped_case *c = grouped_case_new(&r, &s);
+        assert_ok(grouped_case_run(c, context, false));
+        grouped_case_check(c);
+        grouped_case_free(c);
+    }
+    dg_destroy(context);
+}
+
 /* How often a line of `text` begins with `start`; `balance` gets the numbers of such a line. */
 static int lines_of(const char *text, const char *start, double balance[2])
 {
@@ -145,6 +191,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_groups),
         cmocka_unit_test(columns_that_begin_anywhere),
+        cmocka_unit_test(thousands_of_groups),
         cmocka_unit_test(explanations),
     };
     return test_run(argc, argv, tests);

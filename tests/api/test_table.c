@@ -325,6 +325,39 @@ static void refusals(void **state)
     dg_destroy(context);
 }
 
+/* More problems than a GPU takes in one launch; those at the seams are set, then grow. */
+static void thousands_of_problems(void **state)
+{
+    (void)state;
+    enum { COUNT = 2100, SET = 5, M = 20 };
+    static const int32_t indices[SET] = {0, 1023, 1024, 2048, COUNT - 1};
+    rng r = rng_new(7);
+    dg_context *context = test_context(NULL);
+    const dg_gemm shape = gemm_of(recipe_named("block128"), M, 30, 208, DG_BF16);
+    placed cases[SET];
+    static int32_t m[COUNT];
+    dg_table *table;
+    assert_ok(dg_table_create(context, &shape, COUNT, &table));
+    for (int i = 0; i < SET; i++) {
+        cases[i] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+        dg_gemm none = cases[i].gemm;
+        none.a.rows = none.d.rows = none.scale_a.rows = 0;
+        assert_ok(dg_table_set(table, indices[i], &none));
+        m[indices[i]] = M;
+    }
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL)); /* all are empty */
+    dg_table_values values = DG_TABLE_VALUES_INIT;
+    values.m = test_to_device(context, m, sizeof m);
+    assert_ok(dg_table_update_device(table, &values, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    for (int i = 0; i < SET; i++)
+        fetch_and_check(context, &cases[i]);
+    test_release(context, (void *)values.m, m);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
 static void explanations(void **state)
 {
     (void)state;
@@ -360,6 +393,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(updates_take_effect_when_asked),
         cmocka_unit_test(updates_from_device_arrays),
         cmocka_unit_test(sizes_are_clamped),
+        cmocka_unit_test(thousands_of_problems),
         cmocka_unit_test(explanations),
         cmocka_unit_test(refusals),
     };

@@ -7,6 +7,7 @@
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
 #include "grouped_args.h"
+#include "ptx/dependent.cuh"
 
 /* Walks over the products of which this cluster computes tiles, in the same order for every role. */
 struct product_walk {
@@ -86,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const shared_memory shared(memory);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     start_barriers(shared);
+    wait_for_earlier_kernels(); /* which write the records */
     if (warp >= MATH_THREADS / 32) {
         registers_release<FEED_REGISTERS>();
         feed(args, shared, warp - MATH_THREADS / 32);

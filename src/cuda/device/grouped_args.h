@@ -7,9 +7,16 @@
 #ifndef DGI_GROUPED_ARGS_H
 #define DGI_GROUPED_ARGS_H
 
+#include "../../core/host_device.h"
 #include "gemm_args.h"
 
 enum { DGI_MOST_PRODUCTS = 1024 }; /* of one launch: a thread each in grouped_setup */
+
+/* Products of the launch that begins with product `first`. */
+static DGI_HOST_DEVICE int32_t dgi_products_from(int32_t count, int32_t first)
+{
+    return count - first < DGI_MOST_PRODUCTS ? count - first : DGI_MOST_PRODUCTS;
+}
 
 /* A product as the GEMM kernel reads it, in the order of grouped_schedule.h. */
 typedef struct dgi_grouped_record {
@@ -46,15 +53,17 @@ typedef struct dgi_grouped_setup_args {
     dgi_device_values values;      /* tables: changes them first                 */
     const int32_t *sizes;          /* as in dg_groups                            */
     int32_t grouping, count, alignment;
+    int32_t first; /* this launch: those from here, DGI_MOST_PRODUCTS at most */
     int32_t tile_m, cluster_n, clusters; /* a tile of a cluster, and how many clusters there are */
     int32_t scale_a_block,
         scale_b_block; /* groups along K: elements of K that share a scale, or 0 */
     int32_t scale_a_cols, scale_b_cols;
     int64_t a_stride, b_stride, c_stride, d_stride, bias_stride; /* bytes */
     int64_t scale_a_stride, scale_b_stride, scale_d_stride;
-    dgi_grouped_record *records; /* written                                    */
-    int32_t *before;             /* written: count + 1, see grouped_schedule.h */
-    int32_t *ranges;             /* written: each group's first row and end    */
+    /* Written, each for all launches of a call: */
+    dgi_grouped_record *records;
+    int32_t *before; /* see grouped_schedule.h; a launch's begins at dgi_before_place() */
+    int32_t *ranges; /* each group's first row and end, or NULL */
 } dgi_grouped_setup_args;
 
 /* What is left to do behind the products. */
@@ -76,5 +85,18 @@ typedef struct dgi_grouped_args {
     const int32_t *before;
     int32_t count;
 } dgi_grouped_args;
+
+/*
+ * Where the schedule of a launch lies among those of a call: behind one another, each with an entry
+ * more than it has products. And how many entries there are in all.
+ */
+static DGI_HOST_DEVICE int32_t dgi_before_place(int32_t first)
+{
+    return first + first / DGI_MOST_PRODUCTS;
+}
+static DGI_HOST_DEVICE int64_t dgi_before_count(int32_t products)
+{
+    return (int64_t)products + products / DGI_MOST_PRODUCTS + 1;
+}
 
 #endif
