@@ -612,9 +612,9 @@ DG_API void dg_table_destroy(dg_table *table);
 /**
  * Describes problem `index`, with all checks of dg_gemm_run; NULL makes it empty. Nothing is copied
  * to the device yet. No problem's D may overlap what another one reads or writes, which is not
- * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16, also where
- * dg_table_update_device() changes them: else dg_table_update() gives DG_MISALIGNED. Packed weights
- * are for the CPU only so far.
+ * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16: else
+ * dg_table_update() gives DG_MISALIGNED, and a problem whose a or b dg_table_update_device() has
+ * moved elsewhere is left alone. Packed weights are for the CPU only so far.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
 /**

@@ -267,6 +267,51 @@ static void sizes_are_clamped(void **state)
     dg_destroy(context);
 }
 
+/* An address from a device array that a GPU's copy engine cannot use: that problem is left alone.
+ */
+static void addresses_that_cannot_be_read(void **state)
+{
+    (void)state;
+    if (test_device() == DG_CPU)
+        skip(); /* which reads any */
+    rng r = rng_new(8);
+    dg_context *context = test_context(NULL);
+    const dg_gemm shape = gemm_of(recipe_named("block128"), 17, 24, 256, DG_BF16);
+    placed cases[3];
+    dg_table *table;
+    assert_ok(dg_table_create(context, &shape, 3, &table));
+    void *a[3], *b[3];
+    for (int i = 0; i < 3; i++) {
+        cases[i] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+        assert_ok(dg_table_set(table, i, &cases[i].gemm));
+        a[i] = (char *)cases[i].gemm.a.data + (i == 1 ? 1 : 0);
+        b[i] = (char *)cases[i].gemm.b.data - (i == 2 ? 8 : 0);
+    }
+    assert_ok(dg_table_update(table, NULL));
+    dg_table_values values = DG_TABLE_VALUES_INIT;
+    values.a = test_to_device(context, a, sizeof a);
+    values.b = test_to_device(context, b, sizeof b);
+    assert_ok(dg_table_update_device(table, &values, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    for (int i = 1; i < 3; i++) {
+        gemm_case *c = cases[i].c;
+        assert_ok(dg_memory_copy(context, c->d.data, cases[i].gemm.d.data, c->d.bytes,
+                                 DG_DEVICE_TO_HOST, NULL));
+        assert_ok(dg_synchronize(context, NULL));
+        gemm_case_check_untouched(c);
+    }
+    fetch_and_check(context, &cases[0]);
+    /* As they were set, all are right. */
+    assert_ok(dg_table_update(table, NULL));
+    assert_ok(dg_table_run(table, NULL));
+    for (int i = 1; i < 3; i++)
+        fetch_and_check(context, &cases[i]);
+    test_release(context, (void *)values.a, a);
+    test_release(context, (void *)values.b, b);
+    dg_table_destroy(table);
+    dg_destroy(context);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -393,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(updates_take_effect_when_asked),
         cmocka_unit_test(updates_from_device_arrays),
         cmocka_unit_test(sizes_are_clamped),
+        cmocka_unit_test(addresses_that_cannot_be_read),
         cmocka_unit_test(thousands_of_problems),
         cmocka_unit_test(explanations),
         cmocka_unit_test(refusals),

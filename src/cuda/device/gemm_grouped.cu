@@ -24,7 +24,7 @@ struct product_walk {
     {
         for (; product < args.count; product += 32) {
             const int32_t mine = product + threadIdx.x % 32;
-            const int32_t end = mine < args.count ? __ldg(args.before + mine + 1) : INT32_MAX;
+            const int32_t end = mine < args.count ? args.before[mine + 1] : INT32_MAX;
             const uint32_t found = __ballot_sync(0xFFFFFFFF, end > tile);
             if (found == 0)
                 continue;

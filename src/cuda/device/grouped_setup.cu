@@ -310,14 +310,17 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
     g.n = size.n;
     g.k = size.k;
     g.first_k = p.gemm.first_k;
-    g.tile_rows = tile_rows;
+    /* An address that the copy engine cannot use would end the kernel: nothing is computed. */
+    const bool readable = size.k == 0 || (dgi_can_map((uintptr_t)p.a, size.m, p.lda) &&
+                                          dgi_can_map((uintptr_t)p.b, size.n, p.ldb));
+    g.tile_rows = readable ? tile_rows : 0;
     g.tile_cols = tile_cols;
     g.band = dgi_band(tile_rows, tile_rows * tile_cols, args.clusters, args.tile_m, args.cluster_n);
     g.first_cluster = dgi_first_cluster(before, args.clusters);
     /* As the host decides for dense products. */
     g.copy_out = p.gemm.copy_out && dgi_can_map((uintptr_t)p.gemm.d.data, size.m, pitch) &&
                  size.n * element % DGI_COPY_UNIT == 0;
-    if (size.m == 0 || size.n == 0 || (map == 2 ? !g.copy_out : size.k == 0))
+    if (!readable || size.m == 0 || size.n == 0 || (map == 2 ? !g.copy_out : size.k == 0))
         return;
     const int32_t end = p.gemm.first_k + size.k, one_row = round_up(end, 16);
     const int32_t cols = map == 2 ? size.n : end, rows = map == 1 ? size.n : size.m;
