@@ -527,8 +527,7 @@ typedef struct dg_groups {
     const int32_t *gather, *scatter;
     int64_t rows;
     /**
-     * BY_END, BY_ROW and MASKED: G packed weights of one shape and kind instead of b, scale_b. On
-     * the CPU only so far: a GPU gives DG_UNSUPPORTED_DEVICE.
+     * BY_END, BY_ROW and MASKED: G packed weights of one shape and kind instead of b, scale_b.
      */
     const dg_weights *const *weights;
     /** A typical group's rows, 0 when unknown. It may change the time, on a GPU also rounding. */
@@ -614,7 +613,7 @@ DG_API void dg_table_destroy(dg_table *table);
  * to the device yet. No problem's D may overlap what another one reads or writes, which is not
  * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16: else
  * dg_table_update() gives DG_MISALIGNED, and a problem whose a or b dg_table_update_device() has
- * moved elsewhere is left alone. Packed weights are for the CPU only so far.
+ * moved elsewhere is left alone.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
 /**

@@ -124,6 +124,8 @@ dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);
 /* operands.c */
+/* Puts packed weights in the place of b and scale_b; their codes have no address as b. */
+dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm);
 /* Whether the copy engine can address the matrix: multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix);
 /* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */

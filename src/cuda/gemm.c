@@ -226,8 +226,7 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
                                  chosen->many.ctas, false, &args, stream);
 }
 
-/* Puts packed weights in the place of b and scale_b; their codes have no address as b. */
-static dg_gemm with_weights(const dg_gemm *gemm)
+dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm)
 {
     dg_gemm complete = *gemm;
     if (gemm->weights != NULL) {
@@ -264,7 +263,7 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
 {
     dgi_cuda *cuda = context->state;
-    const dg_gemm complete = with_weights(gemm);
+    const dg_gemm complete = dgi_cuda_with_weights(gemm);
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     return dgi_cuda_leave(cuda, pushed, run(cuda, &complete, stream));
@@ -273,7 +272,7 @@ dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
 dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes)
 {
     choice chosen;
-    const dg_gemm complete = with_weights(gemm);
+    const dg_gemm complete = dgi_cuda_with_weights(gemm);
     DGI_TRY(choose(context->state, &complete, &chosen));
     *bytes = scratch_bytes(&complete, &chosen);
     return DG_OK;
@@ -322,7 +321,7 @@ static dg_status load_kernels(dgi_cuda *cuda, const dg_gemm *gemm)
 dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 {
     dgi_cuda *cuda = context->state;
-    const dg_gemm complete = with_weights(gemm);
+    const dg_gemm complete = dgi_cuda_with_weights(gemm);
     choice chosen;
     DGI_TRY(choose(cuda, &complete, &chosen)); /* or say why there is no kernel */
     bool pushed;
@@ -335,7 +334,7 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
 dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *text)
 {
     dgi_cuda *cuda = context->state;
-    const dg_gemm complete = with_weights(gemm);
+    const dg_gemm complete = dgi_cuda_with_weights(gemm);
     choice chosen;
     const bool found = choose(cuda, &complete, &chosen) == DG_OK;
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++) {

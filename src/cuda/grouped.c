@@ -54,6 +54,7 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
                 .beta = gemm->beta,
                 .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
                 .copy_out = can_copy_out, /* where addresses and pitches allow it */
+                .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
             },
         .a = gemm->a.data,
         .b = gemm->b.data,
@@ -107,8 +108,8 @@ dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, const dgi_group
 
 typedef struct call {
     dgi_cuda *cuda;
-    const dg_gemm *asked;
-    dg_gemm gemm; /* with operands in scratch memory where they cannot stay where they are */
+    dg_gemm asked; /* with packed weights in the place of b */
+    dg_gemm gemm;  /* with operands in scratch memory where they cannot stay where they are */
     dg_groups groups;
     int32_t kernel;
     CUstream stream;
@@ -214,7 +215,7 @@ static dg_status stage_rows(call *c)
 {
     const dg_groups *q = &c->groups;
     dg_gemm *g = &c->gemm;
-    const int64_t rows = dgi_groups_rows(c->asked, q), d_rows = g->d.rows;
+    const int64_t rows = dgi_groups_rows(&c->asked, q), d_rows = g->d.rows;
     c->staged = q->gather != NULL || q->scatter != NULL;
     if (!c->staged)
         return DG_OK;
@@ -269,10 +270,10 @@ static int64_t bytes(int64_t elements, dg_dtype dtype)
 static dg_status finish(call *c, const int32_t *ranges)
 {
     const dg_groups *q = &c->groups;
-    const dg_matrix *d = &c->asked->d;
+    const dg_matrix *d = &c->asked.d;
     if (!c->staged && q->padding != DG_PADDING_ZERO)
         return DG_OK;
-    const int64_t rows = dgi_groups_rows(c->asked, q);
+    const int64_t rows = dgi_groups_rows(&c->asked, q);
     dgi_grouped_finish_args args = {
         .d = d->data,
         .pitch = bytes(d->rows > 1 ? d->ld : d->cols, d->dtype),
@@ -287,7 +288,7 @@ static dg_status finish(call *c, const int32_t *ranges)
         .grouping = q->grouping,
         .count = q->count,
         .rows = (int32_t)rows,
-        .gather_rows = (int32_t)c->asked->a.rows,
+        .gather_rows = (int32_t)c->asked.a.rows,
         .d_rows = (int32_t)(d->rows < INT32_MAX ? d->rows : INT32_MAX),
         .zero = q->padding == DG_PADDING_ZERO,
     };
@@ -295,7 +296,24 @@ static dg_status finish(call *c, const int32_t *ranges)
     return dgi_cuda_launch_small(c->cuda, DGI_SMALL_grouped_finish, &args, all * 32, c->stream);
 }
 
-static dg_status products(call *c, dgi_grouped_record *records, int32_t *before, int32_t *ranges)
+/* Where each group's packed weights lie. */
+static dg_status write_addresses(call *c, const uint8_t **target)
+{
+    const dg_groups *q = &c->groups;
+    for (int32_t first = 0; first < q->count; first += DGI_ADDRESSES) {
+        dgi_addresses_args args = {.target = target + first, .count = DGI_ADDRESSES};
+        if (q->count - first < DGI_ADDRESSES)
+            args.count = (uint32_t)(q->count - first);
+        for (uint32_t i = 0; i < args.count; i++)
+            args.values[i] = q->weights[first + (int32_t)i]->data;
+        DGI_TRY(dgi_cuda_launch_blocks(c->cuda, DGI_SMALL_addresses, &args, 1, DGI_ADDRESSES,
+                                       c->stream));
+    }
+    return DG_OK;
+}
+
+static dg_status products(call *c, dgi_grouped_record *records, int32_t *before, int32_t *ranges,
+                          const uint8_t **packed)
 {
     const dg_groups *q = &c->groups;
     const dg_gemm *g = &c->gemm;
@@ -322,6 +340,11 @@ static dg_status products(call *c, dgi_grouped_record *records, int32_t *before,
         .before = before,
         .ranges = ranges,
     };
+    if (q->weights != NULL) {
+        setup.packed = packed;
+        setup.packed_scales = (char *)g->scale_b.data - (char *)q->weights[0]->data;
+        DGI_TRY(write_addresses(c, packed));
+    }
     DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
     DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
     return dgi_cuda_launch_grouped(c->cuda, c->kernel, records, before, q->count, c->stream);
@@ -330,23 +353,26 @@ static dg_status products(call *c, dgi_grouped_record *records, int32_t *before,
 /* All of a call; without scratch memory it only counts how much of it is needed. */
 static dg_status pass(call *c, char *scratch)
 {
-    c->gemm = *c->asked;
+    c->gemm = c->asked;
     c->used = 0;
     c->scratch = scratch;
     const size_t count = (size_t)c->groups.count;
     dgi_grouped_record *records = take(c, count * sizeof *records);
     int32_t *before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *before);
     int32_t *ranges = take(c, count * 2 * sizeof *ranges);
+    const bool is_packed = c->groups.weights != NULL;
+    const uint8_t **packed = take(c, is_packed ? count * sizeof *packed : 0);
     const int64_t a_stride = c->groups.a_stride, b_stride = c->groups.b_stride;
     DGI_TRY(stage_rows(c));
     if (c->groups.grouping != DG_GROUPS_K_BLOCKS) {
         DGI_TRY(realign(c, &c->gemm.a, &c->groups.a_stride, groups_of_a(c)));
-        DGI_TRY(realign(c, &c->gemm.b, &c->groups.b_stride, groups_of_b(c)));
+        if (!is_packed)
+            DGI_TRY(realign(c, &c->gemm.b, &c->groups.b_stride, groups_of_b(c)));
     }
     dg_status status = DG_OK;
     if (scratch != NULL) {
         if (count != 0)
-            status = products(c, records, before, ranges);
+            status = products(c, records, before, ranges, packed);
         if (status == DG_OK)
             status = finish(c, ranges);
     }
@@ -367,9 +393,9 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
     } operands[] = {
         {g->d.data, true, "d"},
         {g->a.data, !empty && g->a.rows != 0, "a"},
-        {g->b.data, !empty, "b"},
+        {g->b.data, !empty && q->weights == NULL, "b"},
         {g->scale_a.data, !empty && g->a.rows != 0, "scale_a"},
-        {g->scale_b.data, !empty, "scale_b"},
+        {g->scale_b.data, !empty && q->weights == NULL, "scale_b"},
         {g->scale_d.data, g->scale_d.dtype != DG_NONE, "scale_d"},
         {g->bias.data, g->bias.dtype != DG_NONE, "bias"},
         {g->c.data, g->beta != 0.0f, "c"},
@@ -385,7 +411,7 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
 
 static dg_status choose(call *c)
 {
-    const dgi_typical typical = dgi_groups_typical(c->asked, &c->groups);
+    const dgi_typical typical = dgi_groups_typical(&c->asked, &c->groups);
     return dgi_sm90_choose_grouped(&typical, c->cuda->units, &c->kernel);
 }
 
@@ -408,14 +434,16 @@ static dg_status check_blocks(const dg_gemm *gemm)
 
 static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const dg_groups *groups)
 {
-    *c = (call){.cuda = context->state, .asked = gemm, .groups = *groups};
-    if (groups->weights != NULL)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "groups.weights is given: packed groups exist on the CPU only");
+    *c = (call){.cuda = context->state, .asked = *gemm, .groups = *groups};
+    if (groups->weights != NULL) {
+        c->asked.weights = groups->weights[0];
+        c->asked = dgi_cuda_with_weights(&c->asked);
+        c->asked.weights = NULL;
+    }
     if (groups->grouping == DG_GROUPS_K_BLOCKS)
         DGI_TRY(check_blocks(gemm));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_a, "scale_a"));
-    DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
+    DGI_TRY(dgi_cuda_check_scale(&c->asked.scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
     return choose(c);
 }
@@ -424,7 +452,7 @@ static dg_status run(call *c)
 {
     const dgi_driver *driver = &c->cuda->driver;
     CUdeviceptr memory;
-    DGI_TRY(check_pointers(c->cuda, c->asked, &c->groups));
+    DGI_TRY(check_pointers(c->cuda, &c->asked, &c->groups));
     DGI_TRY(pass(c, NULL));
     DGI_TRY(dgi_driver_check(driver, driver->cuMemAllocAsync(&memory, c->used, c->stream),
                              "allocating scratch memory"));
@@ -449,7 +477,8 @@ static dg_status load(call *c)
     CUfunction function;
     DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, c->kernel, NULL, &function));
     static const dgi_small_kernel small[] = {DGI_SMALL_grouped_setup, DGI_SMALL_grouped_finish,
-                                             DGI_SMALL_gather, DGI_SMALL_realign};
+                                             DGI_SMALL_gather, DGI_SMALL_realign,
+                                             DGI_SMALL_addresses};
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++)
         DGI_TRY(dgi_cuda_small_kernel(c->cuda, small[i], NULL, &function));
     return DG_OK;
@@ -472,7 +501,7 @@ dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
 {
     call c;
     DGI_TRY(begin(&c, context, gemm, groups));
-    const dgi_typical typical = dgi_groups_typical(gemm, groups);
+    const dgi_typical typical = dgi_groups_typical(&c.asked, groups);
     dgi_sm90_explain_grouped(&typical, c.cuda->units, c.kernel, text);
     if (sizes == NULL)
         return DG_OK;

@@ -100,11 +100,7 @@ static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
 {
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
     const dg_matrix *operands[] = {&g->a, &g->b};
-    if (g->weights != NULL)
-        return dgi_fail(DG_UNSUPPORTED_DEVICE,
-                        "problem %d has packed weights: in tables they exist on the CPU only",
-                        index);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (g->weights != NULL ? 1 : 2); i++) {
         /* An ld that no row uses yet must be right too: the device may make them more. */
         const uint64_t address = operands[i]->rows != 0 ? (uintptr_t)operands[i]->data : 0;
         if (operands[i]->cols != 0 && !dgi_can_map(address, INT64_MAX, operands[i]->ld))
@@ -129,7 +125,7 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g)
         const char *name;
     } operands[] = {
         {g->a.data, g->a.rows * g->a.cols, "a"},
-        {g->b.data, g->b.rows * g->b.cols, "b"},
+        {g->b.data, g->weights == NULL ? g->b.rows * g->b.cols : 0, "b"},
         {g->c.data, g->beta != 0.0f ? g->c.rows * g->c.cols : 0, "c"},
         {g->d.data, g->d.rows * g->d.cols, "d"},
         {g->bias.data, g->bias.rows * g->bias.cols, "bias"},
@@ -174,13 +170,13 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
                         "dg_table_update() cannot be captured: call it before the capture, or "
                         "capture dg_table_update_device()");
     for (int32_t i = 0; i < table->problems; i++) {
-        const dg_gemm *g = &table->set[i];
-        if (g->d.dtype == DG_NONE) {
+        const dg_gemm g = dgi_cuda_with_weights(&table->set[i]);
+        if (g.d.dtype == DG_NONE) {
             s->host[i] = (dgi_grouped_product){.gemm = {.m = 0}};
             continue;
         }
-        DGI_TRY(check_pointers(cuda, g));
-        DGI_TRY(dgi_cuda_describe_product(cuda, kernel, g, s->vary, &s->host[i]));
+        DGI_TRY(check_pointers(cuda, &g));
+        DGI_TRY(dgi_cuda_describe_product(cuda, kernel, &g, s->vary, &s->host[i]));
     }
     CUresult result = cuda->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)s->described,
                                                  (CUdeviceptr)(uintptr_t)s->host,
@@ -193,9 +189,11 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
 dg_status dgi_cuda_table_update(dg_table *table, void *stream)
 {
     dgi_cuda *cuda = table->context->state;
-    for (int32_t i = 0; i < table->problems; i++)
-        if (table->set[i].d.dtype != DG_NONE)
-            DGI_TRY(check(table->state, &table->set[i], i));
+    for (int32_t i = 0; i < table->problems; i++) {
+        const dg_gemm g = dgi_cuda_with_weights(&table->set[i]);
+        if (g.d.dtype != DG_NONE)
+            DGI_TRY(check(table->state, &g, i));
+    }
     if (table->problems == 0)
         return DG_OK;
     bool pushed;

@@ -10,8 +10,7 @@
 
 static bool can_pack(const grouped_case *c)
 {
-    return c->groups.grouping <= DG_GROUPS_MASKED && c->groups.count != 0 &&
-           test_device() == DG_CPU;
+    return c->groups.grouping <= DG_GROUPS_MASKED && c->groups.count != 0;
 }
 
 static void random_groups(void **state)

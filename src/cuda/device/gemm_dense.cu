@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         factor_place set;
         uint32_t turn = role % 2;
         if (role == 0)
-            feed_tiles(args, shared, place);
+            feed_tiles<false>(args, shared, place);
         else if (role == 1)
             feed_factors(args, shared, set);
         else if (ROWS > 1)

@@ -1,25 +1,46 @@
 /* SPDX-License-Identifier: MIT */
 /* The feeding warps of the GEMM kernel: tiles, scales and the epilogue's factors. */
 #pragma once
+#include "../../core/packed_sm90.h"
 #include "gemm_common.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/copy.cuh"
 #include "scales.cuh"
 
+/* A CTA's tiles of packed B. Rows are padded to a multiple of DGI_PACKED_ROWS, not to whole tiles. */
+struct packed_tile {
+    const uint8_t *data;
+    uint32_t bytes; /* of a stage; 0 where the tile lies behind the last row */
+    int64_t step;   /* from one stage to the next */
+
+    __device__ __forceinline__ packed_tile(const dgi_gemm_args &args, int32_t n0)
+        : data(args.packed + dgi_packed_row(n0, 0, args.n)), step(dgi_packed_row(0, 1, args.n))
+    {
+        const int64_t rows = dgi_packed_padded(args.n, DGI_PACKED_ROWS) - n0;
+        bytes = (uint32_t)max((int64_t)0, min(rows, (int64_t)TILE_N)) * TILE_K;
+    }
+};
+
 /* One warp, of which one lane fills the stages with tiles of A and B. */
+template <bool MAY_BE_PACKED>
 __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shared_memory &shared,
                                            stage_place &place)
 {
     constexpr int SHARE = TILE_M / CLUSTER; /* rows of A that this CTA loads for its cluster */
     constexpr int A_SCALE_BYTES = PARTS * TILE_M * 4;
     const int32_t stages = stage_count(args);
-    for (tile_walk tile(args); tile.next();)
+    const bool packed = MAY_BE_PACKED && args.packed != nullptr;
+    const uint64_t policy = read_once_policy(); /* tiles of the same columns run side by side */
+    for (tile_walk tile(args); tile.next();) {
+        const packed_tile b(args, tile.n0);
+        const uint32_t bytes = packed ? TILE_M * TILE_K + b.bytes : STAGE_BYTES;
         for (int32_t i = 0; i < stages; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
             mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
             if (threadIdx.x % 32 != 0)
                 continue;
             const int32_t k = args.first_k + i * TILE_K;
-            mbarrier_arrive_expect(full, STAGE_BYTES + (args.copy_scales ? A_SCALE_BYTES : 0));
+            mbarrier_arrive_expect(full, bytes + (args.copy_scales ? A_SCALE_BYTES : 0));
             if (args.copy_scales)
                 copy_box_in(shared_address(shared.scales_a(place.at, 0)), &args.scale_a_map,
                             tile.m0, i * PARTS, full);
@@ -30,8 +51,12 @@ __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shar
                 copy_box_in_multicast(a + first * TILE_K, &args.a_map, k, tile.m0 + first,
                                       full, (1 << CLUSTER) - 1);
             }
-            copy_box_in(shared.b(place.at), &args.b_map, k, tile.n0, full);
+            if (!packed)
+                copy_box_in(shared.b(place.at), &args.b_map, k, tile.n0, full);
+            else if (b.bytes != 0)
+                copy_bytes_in(shared.b(place.at), b.data + i * b.step, b.bytes, full, policy);
         }
+    }
 }
 
 /* The column of a scale array that serves a part of K. Parts past the last are the last. */

@@ -183,11 +183,13 @@ __device__ __forceinline__ void skip_tile(const dgi_gemm_args &args, const share
 {
     for (int32_t i = 0; i < stages; i++, place.advance()) {
         mbarrier_wait(shared.full(place.at), place.parity);
+        __syncwarp(); /* no lane may fall behind by a round of the ring */
         release_stage(shared, place.at);
     }
     if (!args.factors)
         return;
     mbarrier_wait(shared.factors_full(set.at), set.parity);
+    __syncwarp();
     if (threadIdx.x % 32 == 0)
         mbarrier_arrive(shared.factors_empty(set.at));
     set.advance();

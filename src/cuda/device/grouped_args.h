@@ -60,6 +60,8 @@ typedef struct dgi_grouped_setup_args {
     int32_t scale_a_cols, scale_b_cols;
     int64_t a_stride, b_stride, c_stride, d_stride, bias_stride; /* bytes */
     int64_t scale_a_stride, scale_b_stride, scale_d_stride;
+    const uint8_t *const *packed; /* each group's packed weights, or NULL                     */
+    int64_t packed_scales;        /* bytes from there to their scales                         */
     /* Written, each for all launches of a call: */
     dgi_grouped_record *records;
     int32_t *before; /* see grouped_schedule.h; a launch's begins at dgi_before_place() */

@@ -188,6 +188,10 @@ __device__ __forceinline__ void size_of_problem(const dgi_grouped_setup_args &ar
     if (gemm.d.dtype == DGI_DEVICE_NONE) /* never set */
         return;
     size.m = new_size(args.values.m, index, gemm.m, args.like.gemm.m);
+    size.n = gemm.n;
+    size.k = gemm.k;
+    if (gemm.packed != nullptr) /* whose shape does not change */
+        return;
     size.n = new_size(args.values.n, index, gemm.n, args.like.gemm.n);
     size.k = new_size(args.values.k, index, gemm.k, args.like.gemm.k);
 }
@@ -245,6 +249,11 @@ __device__ __forceinline__ void move_to_group(const dgi_grouped_setup_args &args
         p.a += group * args.a_stride;
         g.scale_a.data = moved(g.scale_a.data, group * args.scale_a_stride);
     }
+    if (args.packed != nullptr) {
+        g.packed = args.packed[group];
+        g.scale_b.data = moved(g.packed, args.packed_scales);
+        return;
+    }
     if (args.grouping <= DGI_DEVICE_MASKED) {
         p.b += group * args.b_stride;
         g.scale_b.data = moved(g.scale_b.data, group * args.scale_b_stride);
@@ -277,12 +286,14 @@ __device__ __forceinline__ void take_values(const dgi_device_values &values, int
     p.gemm.n = size.n;
     p.gemm.k = size.k;
     take(p.a, values.a, index);
-    take(p.b, values.b, index);
     take(p.gemm.c.data, values.c, index);
     take(p.gemm.d.data, values.d, index);
     take(p.gemm.bias.data, values.bias, index);
     take(p.gemm.scale_a.data, values.scale_a, index);
-    take(p.gemm.scale_b.data, values.scale_b, index);
+    if (p.gemm.packed == nullptr) {
+        take(p.b, values.b, index);
+        take(p.gemm.scale_b.data, values.scale_b, index);
+    }
     take(p.gemm.scale_d.data, values.scale_d, index);
 }
 
@@ -306,13 +317,16 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
     g.scale_a = p.gemm.scale_a;
     g.scale_b = p.gemm.scale_b;
     g.scale_d = p.gemm.scale_d;
+    g.packed = p.gemm.packed;
     g.m = size.m;
     g.n = size.n;
     g.k = size.k;
     g.first_k = p.gemm.first_k;
     /* An address that the copy engine cannot use would end the kernel: nothing is computed. */
-    const bool readable = size.k == 0 || (dgi_can_map((uintptr_t)p.a, size.m, p.lda) &&
-                                          dgi_can_map((uintptr_t)p.b, size.n, p.ldb));
+    const bool packed = g.packed != nullptr;
+    const bool readable =
+        size.k == 0 || (dgi_can_map((uintptr_t)p.a, size.m, p.lda) &&
+                        (packed || dgi_can_map((uintptr_t)p.b, size.n, p.ldb)));
     g.tile_rows = readable ? tile_rows : 0;
     g.tile_cols = tile_cols;
     g.band = dgi_band(tile_rows, tile_rows * tile_cols, args.clusters, args.tile_m, args.cluster_n);
@@ -320,7 +334,8 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
     /* As the host decides for dense products. */
     g.copy_out = p.gemm.copy_out && dgi_can_map((uintptr_t)p.gemm.d.data, size.m, pitch) &&
                  size.n * element % DGI_COPY_UNIT == 0;
-    if (!readable || size.m == 0 || size.n == 0 || (map == 2 ? !g.copy_out : size.k == 0))
+    if (!readable || size.m == 0 || size.n == 0 || (map == 1 && packed) ||
+        (map == 2 ? !g.copy_out : size.k == 0))
         return;
     const int32_t end = p.gemm.first_k + size.k, one_row = round_up(end, 16);
     const int32_t cols = map == 2 ? size.n : end, rows = map == 1 ? size.n : size.m;

@@ -9,7 +9,8 @@
 
 /* Files of small kernels, FILE.cu each, and the kernels in them: X(kernel, file). */
 #define DGI_SMALL_FILES(X)                                                                         \
-    X(realign) X(quantize) X(dequantize) X(weights) X(grouped_setup) X(grouped_finish) X(gather)
+    X(realign)                                                                                     \
+    X(quantize) X(dequantize) X(weights) X(grouped_setup) X(grouped_finish) X(gather) X(addresses)
 #define DGI_SMALL_KERNELS(X)                                                                       \
     X(realign, realign)                                                                            \
     X(quantize, quantize)                                                                          \
@@ -28,7 +29,8 @@
     X(weights, weights)                                                                            \
     X(grouped_setup, grouped_setup)                                                                \
     X(grouped_finish, grouped_finish)                                                              \
-    X(gather, gather)
+    X(gather, gather)                                                                              \
+    X(addresses, addresses)
 #define DGI_SMALL_THREADS 256
 
 typedef struct dgi_realign_args {
@@ -46,6 +48,14 @@ typedef struct dgi_gather_args {
     int64_t row_stride, col_stride, target_pitch; /* bytes */
     int32_t block, phase, element;
 } dgi_gather_args;
+
+enum { DGI_ADDRESSES = 256 }; /* of a launch: 2 KB of arguments */
+
+typedef struct dgi_addresses_args {
+    const uint8_t *values[DGI_ADDRESSES];
+    const uint8_t **target;
+    uint32_t count;
+} dgi_addresses_args;
 
 /* dg_scale_rounding. */
 typedef enum dgi_rounding { DGI_ROUND_EXACT = 0, DGI_ROUND_UP, DGI_ROUND_DOWN } dgi_rounding;
