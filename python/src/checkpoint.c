@@ -55,12 +55,7 @@ static PyObject *dtype_name(dg_dtype dtype)
 
 static PyObject *facts(const dg_tensor *tensor)
 {
-    PyObject *shape = PyTuple_New(tensor->rank);
-    for (int i = 0; shape != NULL && i < tensor->rank; i++) {
-        PyObject *size = PyLong_FromLongLong(tensor->shape[i]);
-        if (size == NULL || PyTuple_SetItem(shape, i, size) < 0)
-            Py_CLEAR(shape);
-    }
+    PyObject *shape = dgp_sizes(tensor->shape, tensor->rank);
     PyObject *dtype = shape == NULL ? NULL : dtype_name(tensor->dtype);
     PyObject *row = dtype == NULL
                         ? NULL
@@ -299,14 +294,8 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     const dg_status status = converting ? dg_checkpoint_convert(context, from, into, &options)
                                         : dg_checkpoint_quantize(context, from, into, &options);
     PyEval_RestoreThread(python);
-    if (dgp_reported(&to, status) == 0) {
-        matches = PyTuple_New(options.keep_count);
-        for (int32_t i = 0; matches != NULL && i < options.keep_count; i++) {
-            PyObject *number = PyLong_FromLongLong(counts[i]);
-            if (number == NULL || PyTuple_SetItem(matches, i, number) < 0)
-                Py_CLEAR(matches);
-        }
-    }
+    if (dgp_reported(&to, status) == 0)
+        matches = dgp_sizes(counts, options.keep_count);
 done:
     free(counts);
     free(keep);

@@ -75,6 +75,8 @@ void dgp_operands_release(dgp_operand *operands, int count);
 int dgp_stream_from_object(PyObject *object, dgp_stream *stream);
 int dgp_operand_init(void);
 
+/* ---- matrix.c ------------------------------------------------------------------------ */
+
 /* The operand as a row-major matrix: its leading dimensions are taken together as rows. */
 int dgp_as_matrix(const dgp_operand *operand, const char *name, dg_matrix *matrix);
 /* One row. */
@@ -102,6 +104,10 @@ PyObject *dgp_tensor_new(int dtype, int32_t rank, const int64_t *shape, dg_devic
                          void *stream);
 /* A new tensor on the CPU and its memory, to be filled in. */
 PyObject *dgp_tensor_host(int dtype, int32_t rank, const int64_t *shape, void **data);
+/* A tuple of integers. */
+PyObject *dgp_sizes(const int64_t *sizes, int32_t rank);
+
+/* ---- output.c ------------------------------------------------------------------------ */
 
 /* A new contiguous array of the library that `like` belongs to, described in *operand. */
 PyObject *dgp_output_new(PyObject *like, const dgp_operand *description, int dtype, int32_t rank,
