@@ -16,9 +16,9 @@ check_links() {
     done
 }
 
-# The lines of blocks without a language: what one types. A "\" goes on in the next line.
+# The lines of blocks of shell commands, or without a language: what one types. A "\" goes on in the next line.
 typed() {
-    awk '/^```/ { fence = !fence; inside = fence && $0 == "```"; next } inside' "$page" |
+    awk '/^```/ { fence = !fence; inside = fence && $0 ~ "^```(sh)?$"; next } inside' "$page" |
         sed -E -e ':a' -e '/\\$/N; s/\\\n *//; ta' | sed -E 's/^\$ //; s/ +#.*//'
 }
 
