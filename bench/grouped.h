@@ -86,7 +86,7 @@ typedef struct grouped_request {
 
 typedef struct grouped_time {
     bench_time time;
-    double launch, host, mhz; /* GPU: as in gpu_result */
+    double launch, host, mhz; /* GPU, as in gpu_result; the first two only of one call */
 } grouped_time;
 
 /* What differs between processors and GPUs. */

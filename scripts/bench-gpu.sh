@@ -6,7 +6,7 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, few.json, grouped.json, sustained.json and quantize.json; prints a short table
+# Writes burst.json, few.json, grouped-rows.json, grouped-packed.json, sustained.json and quantize.json; prints a short table
 # last. DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
 #     tests sanitizer bench   the default
 #     crossing                from how many tokens on which family of kernels is faster
@@ -90,8 +90,11 @@ wanted bench || exit "$((failed > 0))"
 bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
 bench few --weights packed --cases "$folder/bench/few.txt"
-bench grouped --grouped "$folder/tests/cases/grouped.txt"
-[ ! -e "$result/grouped.json" ] || "$folder/bench/table.py" "$result/grouped.json"
+for weights in rows packed; do
+    bench "grouped-$weights" --weights "$weights" --grouped "$folder/tests/cases/grouped.txt"
+    [ ! -e "$result/grouped-$weights.json" ] ||
+        "$folder/bench/table.py" "$result/grouped-$weights.json"
+done
 bench burst "$@"
 "$folder/bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed steps FAILED; see $log"

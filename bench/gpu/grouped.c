@@ -29,7 +29,7 @@ static grouped_time measure(void *state, grouped_call *call, void *work, int set
     bound_call b = {call, work};
     grouped_time t = {{0}, 0, 0, 0};
     t.time = gpu_time(&m->gpu, enqueue, &b, sets, m->seconds, &t.mhz);
-    if (t.time.repeats > 0)
+    if (t.time.repeats > 0 && call == grouped_run_together)
         gpu_time_launches(&m->gpu, enqueue, &b, sets, &t.launch, &t.host);
     return t;
 }

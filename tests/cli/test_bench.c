@@ -134,9 +134,9 @@ static void grouped_products(void **state)
         {"table", 4, 2.0 * (9 * 24 * 128 + 2 * 8 * 300)},
     };
     for (int packed = 0; packed < 2; packed++) {
-        tool_result r =
-            tool_run("", "bench --grouped %s --seconds 0.002 --warm --weights %s --json", path,
-                     packed ? "packed" : "rows");
+        tool_result r = tool_run(
+            "", "bench --grouped %s --seconds 0.002 --warm --threads 1 --weights %s --json", path,
+            packed ? "packed" : "rows");
         cJSON *root = tool_json(&r);
         assert_string_equal(tool_string(root, "weights"), packed ? "packed" : "rows");
         const cJSON *row = cJSON_GetObjectItem(root, "rows")->child;
@@ -158,7 +158,7 @@ static void grouped_products(void **state)
         cJSON_Delete(root);
         tool_free(&r);
     }
-    tool_result r = tool_run("", "bench --grouped %s --seconds 0.002 --warm", path);
+    tool_result r = tool_run("", "bench --grouped %s --seconds 0.002 --warm --threads 1", path);
     tool_expect(&r, 0);
     assert_non_null(strstr(r.out, "separate"));
     tool_free(&r);
