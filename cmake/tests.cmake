@@ -55,6 +55,7 @@ add_dependencies(test_bench fake_openblas)
 
 # Drivers that a test loads under the real one's name, and one inside a test.
 if(cuda_sources)
+  target_sources(test_driver_calls PRIVATE tests/cuda/counting_driver.c)
   target_include_directories(test_driver_calls SYSTEM PRIVATE ${DEEPGEMM_CUDA_INCLUDE})
   add_library(fake_driver MODULE tests/cuda/fake_driver.c tests/cuda/fake_driver_rest.c)
   add_library(fake_old_driver MODULE tests/cuda/fake_driver.c)

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DGI_MEMO_SLOTS = 1024, DGI_MEMO_KEY = 6, DGI_MEMO_VALUE = 16 }; /* words of 64 bits */
+enum { DGI_MEMO_SLOTS = 2048, DGI_MEMO_KEY = 6, DGI_MEMO_VALUE = 16 }; /* words of 64 bits */
 
 typedef struct dgi_memo_slot {
     _Atomic uint64_t version; /* 0: empty; odd: a thread is writing it */

@@ -84,9 +84,18 @@ static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context
     cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
     if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
-    return dgi_driver_check(&cuda->driver,
-                            cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
-                            "opening the device");
+    DGI_TRY(dgi_driver_check(&cuda->driver,
+                             cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
+                             "opening the device"));
+    bool pushed;
+    dg_status status = dgi_cuda_enter(cuda, &pushed);
+    if (status == DG_OK) {
+        dgi_cuda_scratch_open(cuda);
+        status = dgi_cuda_leave(cuda, pushed, DG_OK);
+    }
+    if (status != DG_OK)
+        cuda->driver.cuDevicePrimaryCtxRelease(cuda->device);
+    return status;
 }
 
 static void release(dgi_cuda *cuda)
@@ -125,6 +134,7 @@ static void cuda_close(dg_context *context)
     bool pushed;
     if (dgi_cuda_enter(cuda, &pushed) == DG_OK) {
         dgi_cuda_unload(cuda);
+        dgi_cuda_scratch_close(cuda);
         dgi_cuda_leave(cuda, pushed, DG_OK);
     }
     cuda->driver.cuDevicePrimaryCtxRelease(cuda->device);

@@ -34,6 +34,7 @@ typedef struct dgi_cuda {
     dgi_driver driver;
     CUdevice device;
     CUcontext primary; /* the device's primary context, retained */
+    CUmemoryPool pool; /* of scratch memory, or NULL where the device has no pools */
     char name[96];
     int32_t units;
     int32_t forced_many;        /* dg_context_options.kernel: a row of kernels_sm90.def, or -1 */
@@ -77,6 +78,7 @@ dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstrea
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
 
+dg_status dgi_cuda_is_captured(dgi_cuda *cuda, CUstream stream, bool *captured);
 /* Launches a kernel, unless its grid is empty; DG_DEVICE_MISMATCH for a stream of another device.
  */
 dg_status dgi_cuda_launch(dgi_cuda *cuda, const char *name, CUfunction function,
@@ -141,6 +143,16 @@ dg_status dgi_cuda_describe_scales(dgi_cuda *cuda, const dg_scale *scale, uint32
  */
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
 void dgi_cuda_forget_pointers(dgi_cuda *cuda);
+
+/* scratch.c */
+void dgi_cuda_scratch_open(dgi_cuda *cuda);
+void dgi_cuda_scratch_close(dgi_cuda *cuda);
+/* Makes room for so many bytes. */
+dg_status dgi_cuda_scratch_grow(dgi_cuda *cuda, size_t bytes);
+/* Memory for work on the stream that is enqueued before it is given back. */
+dg_status dgi_cuda_scratch_take(dgi_cuda *cuda, size_t bytes, CUstream stream, void **memory);
+/* Returns `status`, that of the work, or the failure to give back. */
+dg_status dgi_cuda_scratch_give(dgi_cuda *cuda, void *memory, CUstream stream, dg_status status);
 
 /* gemm.c */
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream);

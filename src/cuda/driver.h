@@ -32,12 +32,16 @@
     X(cuTensorMapEncodeTiled)                                                                      \
     X(cuMemAlloc)                                                                                  \
     X(cuMemFree)                                                                                   \
-    X(cuMemAllocAsync)                                                                             \
+    X(cuMemPoolCreate)                                                                             \
+    X(cuMemPoolSetAttribute)                                                                       \
+    X(cuMemPoolDestroy)                                                                            \
+    X(cuMemAllocFromPoolAsync)                                                                     \
     X(cuMemFreeAsync)                                                                              \
     X(cuMemsetD8Async)                                                                             \
     X(cuMemcpyAsync)                                                                               \
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamIsCapturing)                                                                         \
+    X(cuThreadExchangeStreamCaptureMode)                                                           \
     X(cuPointerGetAttribute)
 
 typedef struct dgi_driver {

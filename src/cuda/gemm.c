@@ -236,10 +236,7 @@ dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm)
     return complete;
 }
 
-/*
- * Scratch memory is the caller's, or else comes from the driver's pool in stream order: calls on
- * different streams cannot meet in it, and a captured call gets its own.
- */
+/* Scratch memory is the caller's, or else the context's. */
 static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 {
     choice chosen;
@@ -251,13 +248,10 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
     const size_t bytes = scratch_bytes(gemm, &chosen);
     if (bytes == 0 || gemm->workspace != NULL)
         return run_with(cuda, gemm, &chosen, gemm->workspace, stream);
-    CUdeviceptr memory;
-    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAllocAsync(&memory, bytes, stream),
-                             "allocating scratch memory"));
-    dg_status status = run_with(cuda, gemm, &chosen, (char *)(uintptr_t)memory, stream);
-    CUresult result = cuda->driver.cuMemFreeAsync(memory, stream);
-    return status != DG_OK ? status
-                           : dgi_driver_check(&cuda->driver, result, "releasing scratch memory");
+    void *memory;
+    DGI_TRY(dgi_cuda_scratch_take(cuda, bytes, stream, &memory));
+    return dgi_cuda_scratch_give(cuda, memory, stream,
+                                 run_with(cuda, gemm, &chosen, memory, stream));
 }
 
 dg_status dgi_cuda_gemm(dg_context *context, const dg_gemm *gemm, void *stream)
@@ -326,7 +320,11 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
     DGI_TRY(choose(cuda, &complete, &chosen)); /* or say why there is no kernel */
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    return dgi_cuda_leave(cuda, pushed, load_kernels(cuda, &complete));
+    dg_status status = load_kernels(cuda, &complete);
+    const size_t bytes = scratch_bytes(&complete, &chosen);
+    if (status == DG_OK && bytes > 0 && gemm->workspace == NULL)
+        status = dgi_cuda_scratch_grow(cuda, bytes);
+    return dgi_cuda_leave(cuda, pushed, status);
 }
 
 /* ---- explain ------------------------------------------------------------------------- */

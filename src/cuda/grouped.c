@@ -450,15 +450,11 @@ static dg_status begin(call *c, dg_context *context, const dg_gemm *gemm, const 
 
 static dg_status run(call *c)
 {
-    const dgi_driver *driver = &c->cuda->driver;
-    CUdeviceptr memory;
+    void *memory;
     DGI_TRY(check_pointers(c->cuda, &c->asked, &c->groups));
     DGI_TRY(pass(c, NULL));
-    DGI_TRY(dgi_driver_check(driver, driver->cuMemAllocAsync(&memory, c->used, c->stream),
-                             "allocating scratch memory"));
-    dg_status status = pass(c, (char *)(uintptr_t)memory);
-    CUresult result = driver->cuMemFreeAsync(memory, c->stream);
-    return status != DG_OK ? status : dgi_driver_check(driver, result, "releasing scratch memory");
+    DGI_TRY(dgi_cuda_scratch_take(c->cuda, c->used, c->stream, &memory));
+    return dgi_cuda_scratch_give(c->cuda, memory, c->stream, pass(c, memory));
 }
 
 dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,

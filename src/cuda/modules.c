@@ -45,11 +45,24 @@ static const unsigned char *const decode_cubins[] = {
 static const unsigned char *const small_cubins[] = {DGI_SMALL_KERNELS(CUBIN)};
 static const char *const small_names[] = {DGI_SMALL_KERNELS(NAME)};
 
+/*
+ * Another thread may be capturing a stream in a mode in which no thread may load code; for this
+ * thread the ban is lifted meanwhile, since loading has no part in what is captured.
+ */
+static CUresult load_module(const dgi_driver *driver, const unsigned char *cubin, CUmodule *module)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    const CUresult result = driver->cuModuleLoadData(module, cubin);
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
 static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned char *cubin,
                       const char *name, int shared_bytes)
 {
     dgi_loaded_kernel loaded;
-    CUresult result = cuda->driver.cuModuleLoadData(&loaded.module, cubin);
+    CUresult result = load_module(&cuda->driver, cubin, &loaded.module);
     if (result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU)
         return dgi_fail(DG_UNSUPPORTED_DEVICE,
                         "the CUDA driver cannot load %s: its code is for drivers of CUDA %d.0 or "
@@ -76,6 +89,16 @@ static dg_status load(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
     return DG_OK;
 }
 
+dg_status dgi_cuda_is_captured(dgi_cuda *cuda, CUstream stream, bool *captured)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (stream != NULL) /* the default stream never is */
+        DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamIsCapturing(stream, &status),
+                                 "asking whether the stream is captured"));
+    *captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return DG_OK;
+}
+
 /* Loads the kernel unless it is loaded already. */
 static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned char *cubin,
                       const char *name, int shared_bytes, CUstream stream, CUfunction *function)
@@ -86,10 +109,9 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
         return DG_OK;
     pthread_mutex_lock(&cuda->lock);
     if (kernel->function == NULL) {
-        CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-        CUresult result = cuda->driver.cuStreamIsCapturing(stream, &capture);
-        status = dgi_driver_check(&cuda->driver, result, "asking whether the stream is captured");
-        if (status == DG_OK && capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        bool captured;
+        status = dgi_cuda_is_captured(cuda, stream, &captured);
+        if (status == DG_OK && captured)
             status = dgi_fail(DG_NOT_PREPARED,
                               "%s is not loaded, and cannot be while the stream is captured: call "
                               "dg_gemm_prepare(), or make the call once, before the capture",

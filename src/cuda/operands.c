@@ -12,23 +12,34 @@
 
 /* ---- pointers ---------------------------------------------------------------------------- */
 
-/* Where the pointer is remembered: one of many places, which it may lose to another pointer. */
-static _Atomic uint64_t *place_of(dgi_cuda *cuda, const void *data)
+/* Where the pointer is remembered: one of two places, which it may lose to other pointers. */
+static _Atomic uint64_t *places_of(dgi_cuda *cuda, const void *data)
 {
     const uint64_t odd = 0x9E3779B97F4A7C15; /* 2^64 over the golden ratio */
-    return &cuda->pointers[((uintptr_t)data * odd >> 32) % DGI_KNOWN_POINTERS];
+    return &cuda->pointers[((uintptr_t)data * odd >> 32) % (DGI_KNOWN_POINTERS / 2) * 2];
+}
+
+static uint64_t load(const _Atomic uint64_t *place)
+{
+    return atomic_load_explicit(place, memory_order_relaxed);
+}
+
+static void store(_Atomic uint64_t *place, uint64_t address)
+{
+    atomic_store_explicit(place, address, memory_order_relaxed);
 }
 
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name)
 {
-    _Atomic uint64_t *place = place_of(cuda, data);
-    if (atomic_load_explicit(place, memory_order_relaxed) == (uintptr_t)data)
+    _Atomic uint64_t *places = places_of(cuda, data);
+    if (load(&places[0]) == (uintptr_t)data || load(&places[1]) == (uintptr_t)data)
         return DG_OK;
     int ordinal = -1;
     CUresult result = cuda->driver.cuPointerGetAttribute(
         &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
     if (result == CUDA_SUCCESS && ordinal == cuda->device) {
-        atomic_store_explicit(place, (uintptr_t)data, memory_order_relaxed);
+        store(&places[1], load(&places[0]));
+        store(&places[0], (uintptr_t)data);
         return DG_OK;
     }
     if (result != CUDA_SUCCESS)
@@ -42,7 +53,7 @@ dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *n
 void dgi_cuda_forget_pointers(dgi_cuda *cuda)
 {
     for (int i = 0; i < DGI_KNOWN_POINTERS; i++)
-        atomic_store_explicit(&cuda->pointers[i], 0, memory_order_relaxed);
+        store(&cuda->pointers[i], 0);
 }
 
 /* ---- tensor maps ------------------------------------------------------------------------- */

@@ -98,20 +98,19 @@ static dg_status quantize_blocks(dgi_cuda *cuda, dgi_quantize_args *args, int64_
         ceil_div(args->scale_rows * args->scale_cols, threads / args->group), threads, stream);
 }
 
-/* Larger blocks: the largest magnitudes, in memory from the driver's pool, and then the codes. */
+/* Larger blocks: the largest magnitudes, in scratch memory, and then the codes. */
 static dg_status quantize_large(dgi_cuda *cuda, dgi_quantize_args *args, int64_t pieces,
                                 CUstream stream)
 {
-    const dgi_driver *driver = &cuda->driver;
     const int64_t blocks = args->scale_rows * args->scale_cols;
     const size_t bytes = (size_t)blocks * sizeof *args->amax;
-    CUdeviceptr amax;
+    void *amax;
     args->parts = (uint32_t)ceil_div(pieces, DGI_QUANTIZE_PART);
-    DGI_TRY(dgi_driver_check(driver, driver->cuMemAllocAsync(&amax, bytes, stream),
-                             "allocating scratch memory"));
-    args->amax = (uint32_t *)(uintptr_t)amax;
-    dg_status status = dgi_driver_check(driver, driver->cuMemsetD8Async(amax, 0, bytes, stream),
-                                        "clearing scratch memory");
+    DGI_TRY(dgi_cuda_scratch_take(cuda, bytes, stream, &amax));
+    args->amax = amax;
+    dg_status status = dgi_driver_check(
+        &cuda->driver, cuda->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)amax, 0, bytes, stream),
+        "clearing scratch memory");
     if (status == DG_OK)
         status = dgi_cuda_launch_blocks(cuda,
                                         args->input_dtype == DG_F32 ? DGI_SMALL_quantize_amax_32
@@ -120,8 +119,7 @@ static dg_status quantize_large(dgi_cuda *cuda, dgi_quantize_args *args, int64_t
     if (status == DG_OK)
         status = launch_pieces(cuda, encode_kernel(args), args, args->rows, args->cols,
                                DGI_QUANTIZE_PIECE, stream);
-    CUresult result = driver->cuMemFreeAsync(amax, stream);
-    return status != DG_OK ? status : dgi_driver_check(driver, result, "releasing scratch memory");
+    return dgi_cuda_scratch_give(cuda, amax, stream, status);
 }
 
 /* What does not fall into pieces. */

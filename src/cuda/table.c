@@ -162,10 +162,9 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
 {
     table_state *s = table->state;
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamIsCapturing(stream, &capture),
-                             "asking whether the stream is captured"));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) /* a replay would read memory of the host */
+    bool captured;
+    DGI_TRY(dgi_cuda_is_captured(cuda, stream, &captured));
+    if (captured) /* a replay would read memory of the host */
         return dgi_fail(DG_NOT_PREPARED,
                         "dg_table_update() cannot be captured: call it before the capture, or "
                         "capture dg_table_update_device()");

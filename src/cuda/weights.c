@@ -82,10 +82,9 @@ static dg_status move(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix
 static dg_status pack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
                       const dg_scale *scale_b, CUstream stream)
 {
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamIsCapturing(stream, &capture),
-                             "asking whether the stream is captured"));
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+    bool captured;
+    DGI_TRY(dgi_cuda_is_captured(cuda, stream, &captured));
+    if (captured)
         return dgi_fail(DG_NOT_PREPARED, "weights cannot be packed while the stream is captured: "
                                          "pack them before the capture");
     DGI_TRY(check_pointers(cuda, weights, b, scale_b));

@@ -103,9 +103,19 @@ struct CUevent_st {
 };
 static _Thread_local int strict_captures;
 
+static _Thread_local CUstreamCaptureMode thread_mode;
+
 bool sim_captures(void)
 {
-    return strict_captures > 0;
+    return strict_captures > 0 && thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    const CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
 }
 
 /* The default streams are small numbers. */
@@ -213,11 +223,38 @@ CUresult cuMemFree(CUdeviceptr address)
     return sim_leave(sim_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : free_memory(address));
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+/* Pools take from all memory, and give back to it at once. */
+struct CUmemPoolHandle_st {
+    CUdevice device;
+};
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+    SIM_ENTER();
+    *pool = sim_allocate(sizeof **pool);
+    (*pool)->device = props->location.id;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+    (void)pool, (void)attribute, (void)value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    free(pool);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream)
 {
     (void)stream;
     SIM_ENTER();
-    return sim_leave(allocate_memory(address, bytes));
+    return sim_leave(pool->device != sim_current_device() ? CUDA_ERROR_INVALID_VALUE
+                                                          : allocate_memory(address, bytes));
 }
 
 /* What a captured call frees, its graph goes on using. */

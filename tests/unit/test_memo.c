@@ -41,20 +41,20 @@ static void keeps_what_was_given(void **state)
         assert_false(gives(memo, &e));
         dgi_memo_keep(memo, e.key, e.value);
         assert_true(gives(memo, &e));
-        /* Of a model's 256 operands the greater part is still there at the end. */
+        /* Of a model's 256 operands nearly all are still there at the end. */
         if (i == 255)
             for (uint64_t j = 0; j <= i; j++) {
                 const entry before = entry_of(j);
                 early += gives(memo, &before);
             }
     }
-    assert_true(early > 200);
+    assert_true(early > 250);
     int late = 0;
     for (uint64_t i = 0; i < ENTRIES; i++) {
         const entry e = entry_of(i);
         late += gives(memo, &e);
     }
-    assert_in_range(late, DGI_MEMO_SLOTS / 2, DGI_MEMO_SLOTS);
+    assert_in_range(late, DGI_MEMO_SLOTS * 3 / 4, DGI_MEMO_SLOTS);
     /* Each word of the key counts. */
     for (int i = 0; i < DGI_MEMO_KEY; i++) {
         entry e = entry_of(ENTRIES - 1), other = e;
@@ -90,7 +90,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* All threads read and write one slot. */
+/* All threads read and write the same two slots. */
 static void many_threads(void **state)
 {
     (void)state;
@@ -99,9 +99,11 @@ static void many_threads(void **state)
     int count = 1;
     for (uint64_t i = 1; count < RIVALS; i++) {
         const entry e = entry_of(i);
+        memset(memo, 0, sizeof *memo);
         dgi_memo_keep(memo, rivals[0].key, rivals[0].value);
         dgi_memo_keep(memo, e.key, e.value);
-        if (!gives(memo, &rivals[0]))
+        dgi_memo_keep(memo, e.key, e.value);
+        if (!gives(memo, &rivals[0])) /* it took both of the slots */
             rivals[count++] = e;
     }
     worker workers[THREADS];
