@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Runs the test programs that draw random data again and again, each time with the next seed:
-# scripts/soak.sh BUILD SECONDS. The time is shared out equally; seeds count up from SOAK_SEED, or
-# from the time of day.
+# scripts/soak.sh BUILD SECONDS [OPTION OF THE PROGRAMS ...]. The time is shared out equally; seeds
+# count up from SOAK_SEED, or from the time of day.
 set -eu
 build=$1 seconds=$2
+shift 2
+options=$*
 first=${SOAK_SEED:-$(date +%s)}
 workers=$(nproc)
 DEEPGEMM_TOOL=$(realpath "$build")/deepgemm
@@ -17,8 +19,9 @@ soak() {
     name=$(basename "$1") seed=$first end=$(($(date +%s) + $2))
     log=$build/soak/$name.log
     while
-        if ! DEEPGEMM_SEED=$seed timeout 600 "$1" >"$log" 2>&1 </dev/null; then
-            echo "soak  $name FAILED: DEEPGEMM_SEED=$seed $1"
+        # shellcheck disable=SC2086 # options are words
+        if ! DEEPGEMM_SEED=$seed timeout 600 "$1" $options >"$log" 2>&1 </dev/null; then
+            echo "soak  $name FAILED: DEEPGEMM_SEED=$seed $1 $options"
             mv "$log" "$build/soak/$name.failed"
             return
         fi
