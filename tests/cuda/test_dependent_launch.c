@@ -284,7 +284,7 @@ static void repeated_launches(void **state)
     (void)state;
     need_gpu();
     const char *const wanted = getenv("DEEPGEMM_STRESS");
-    const long launches = wanted != NULL ? atol(wanted) : test_rounds(20000, 5 * SLOTS);
+    const long launches = wanted != NULL ? atol(wanted) : test_rounds(20000, SLOTS);
     static const char *const names[] = {"tensor", "token_channel", "block128", "block1x128", "mx"};
     rng r = rng_new(2);
     dg_context *context = test_context(NULL);

@@ -127,6 +127,7 @@ uint32_t sim_copies(void)
 
 static void finish(const copy *c)
 {
+    sim_check_alive(c->cta);
     if (c->kind == BOX)
         move_box(&c->map, c->x, c->y, c->cta, c->target, true);
     else
@@ -229,5 +230,6 @@ void sim_copy_box_out(const void *map, int32_t x, int32_t y, uint32_t source)
 
 void sim_copy_out_wait(uint32_t pending)
 {
+    sim_dawdle();
     sim_boxes_finish(sim_self(), pending);
 }

@@ -31,7 +31,7 @@ typedef struct sim_warp {
 } sim_warp;
 
 typedef struct sim_cta {
-    uint32_t rank;
+    uint32_t rank, alive; /* alive: threads */
     uint8_t *shared;
     sim_barrier *barriers; /* one for each 8 bytes of shared memory; arrivals 0: none */
     sim_meeting block, named[16];
@@ -83,6 +83,8 @@ static inline sim_thread *sim_self(void)
     return (sim_thread *)sim_here;
 }
 
+/* Lets others run for a while, or not. */
+void sim_dawdle(void);
 /* Waits until *counter is no longer `value`. */
 void sim_wait(const uint32_t *counter, uint32_t value, const char *what);
 /* 0 <= result < limit. */
@@ -90,6 +92,8 @@ uint32_t sim_random(uint32_t limit);
 /* Whether what may happen now or later happens now: how often differs from launch to launch. */
 bool sim_now_or_later(void);
 
+/* Shared memory lasts as long as its CTA's threads. */
+void sim_check_alive(const sim_cta *cta);
 /* The CTA that an address is in, this thread's own unless it says otherwise. */
 sim_cta *sim_cta_of(uint32_t address, uint32_t *offset);
 uint8_t *sim_memory_of(sim_cta *cta, uint32_t offset, uint32_t bytes);

@@ -32,6 +32,7 @@ void sim_fail(const char *format, ...)
 
 static uint64_t random_state;
 static uint32_t eagerness; /* of 16 things that may happen now, how many do */
+static uint32_t slow_warp; /* of the cluster, which seldom gets its turn; UINT32_MAX: none */
 
 static uint32_t random_bits(void)
 {
@@ -51,8 +52,8 @@ bool sim_now_or_later(void)
     return sim_random(16) < eagerness;
 }
 
-/* Everything at once, nothing before it must, and in between. */
-static void draw_eagerness(void)
+/* Everything at once, nothing before it must, and in between; with one warp behind, or none. */
+static void draw_pace(uint32_t warps)
 {
     static const uint32_t choices[4] = {16, 0, 8, 1};
     if (random_state == 0) {
@@ -60,6 +61,7 @@ static void draw_eagerness(void)
         random_state = 0x9E3779B97F4A7C15u + (seed != NULL ? strtoull(seed, NULL, 10) : 0);
     }
     eagerness = choices[sim_random(4)];
+    slow_warp = sim_random(2) == 0 ? UINT32_MAX : sim_random(warps);
 }
 
 /* ---- coroutines ------------------------------------------------------------------------ */
@@ -144,6 +146,13 @@ static void start_thread(sim_thread *t, sim_cta *cta, uint32_t index, uint32_t b
     t->product_count = t->group = t->box_first = t->box_count = 0;
 }
 
+void sim_dawdle(void)
+{
+    sim_thread *self = sim_self();
+    for (int i = 0; i < 8 && !sim_now_or_later(); i++)
+        sim_switch(&self->stack_pointer, scheduler);
+}
+
 void sim_wait(const uint32_t *counter, uint32_t value, const char *what)
 {
     sim_thread *self = sim_self();
@@ -169,6 +178,7 @@ static void resume(sim_thread *t)
     sim_switch(&scheduler, t->stack_pointer);
     sim_here = NULL;
     sim_now.alive -= t->done;
+    t->cta->alive -= t->done;
 }
 
 static bool run_warps(uint32_t warps)
@@ -176,10 +186,12 @@ static bool run_warps(uint32_t warps)
     bool ran = false;
     const uint32_t first = sim_random(warps);
     for (uint32_t w = 0; w < warps; w++) {
-        sim_thread *lanes = &threads[(first + w) % warps * SIM_WARP];
-        for (int i = 0; i < SIM_WARP; i++)
-            if (can_run(&lanes[i])) {
-                resume(&lanes[i]);
+        const uint32_t warp = (first + w) % warps;
+        const bool skip = warp == slow_warp && sim_random(64) != 0;
+        for (uint32_t i = warp * SIM_WARP; i < (warp + 1) * SIM_WARP; i++)
+            if (can_run(&threads[i])) {
+                if (!skip)
+                    resume(&threads[i]);
                 ran = true;
             }
     }
@@ -221,6 +233,7 @@ static void run_cluster(const sim_launch *launch, uint32_t first_block)
         sim_barrier *barriers = cta->barriers;
         memset(cta, 0, sizeof *cta);
         cta->rank = i;
+        cta->alive = sim_now.thread_count;
         cta->shared = shared;
         cta->barriers = barriers;
         memset(shared, POISON, launch->shared_bytes);
@@ -260,7 +273,7 @@ void sim_run(const sim_launch *launch)
     sim_now.launch = launch;
     sim_now.cta_count = launch->cluster;
     sim_now.thread_count = threads_of_cta;
-    draw_eagerness();
+    draw_pace(launch->cluster * threads_of_cta / SIM_WARP);
     make_threads(launch->cluster * threads_of_cta);
     for (uint32_t i = 0; i < launch->cluster; i++)
         make_shared(&sim_now.ctas[i]);
@@ -367,11 +380,19 @@ uint32_t sim_remote_address(uint32_t address, uint32_t rank)
     return address | (rank + 1) << SIM_RANK_SHIFT;
 }
 
+void sim_check_alive(const sim_cta *cta)
+{
+    if (cta->alive == 0)
+        sim_fail("uses shared memory of CTA %u of its cluster, which has ended", cta->rank);
+}
+
 sim_cta *sim_cta_of(uint32_t address, uint32_t *offset)
 {
     const uint32_t rank = address >> SIM_RANK_SHIFT;
+    sim_cta *cta = rank == 0 ? sim_self()->cta : &sim_now.ctas[rank - 1];
     *offset = (address & ((1u << SIM_RANK_SHIFT) - 1)) - SIM_SHARED_BASE;
-    return rank == 0 ? sim_self()->cta : &sim_now.ctas[rank - 1];
+    sim_check_alive(cta);
+    return cta;
 }
 
 uint8_t *sim_memory_of(sim_cta *cta, uint32_t offset, uint32_t bytes)

@@ -169,6 +169,7 @@ void sim_products_finish(sim_thread *thread, uint32_t groups_left)
 /* A warp's lanes wait together: none goes on before all have their sums. */
 void sim_wgmma_wait(uint32_t pending)
 {
+    sim_dawdle();
     sim_products_finish(sim_self(), pending);
     sim_sync_warp();
 }
