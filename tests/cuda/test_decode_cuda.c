@@ -75,7 +75,7 @@ static void every_kernel(void **state)
             g.a.dtype = kernel->a;
             g.b.dtype = kernel->b;
             if (g.d.rows == 0 || g.d.cols == 0 ||
-                g.d.rows * g.d.cols * g.a.cols > test_rounds(20000000, 4000000) ||
+                g.d.rows * g.d.cols * g.a.cols > test_rounds(20000000, 12000000) ||
                 dgi_decode_plan_with(&g, 132, true, i, &plan) != DG_OK)
                 continue;
             bool in_place = g.d.dtype != DG_E4M3 && g.d.dtype != DG_E5M2 && rng_chance(&r, 0.3);
