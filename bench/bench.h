@@ -20,6 +20,9 @@ typedef struct bench_recipe {
 
 /* The recipe of that name; exits when there is none, naming `where`. */
 const bench_recipe *bench_recipe_named(const char *name, const char *where);
+/* The scales of A or B of that size, without their address: rows side by side where each has a
+ * scale, else as cuBLASLt takes blocks. */
+dg_scale bench_scale_layout(const bench_recipe *recipe, bool of_a, int64_t rows, int64_t k);
 
 typedef struct bench_case {
     const bench_recipe *recipe;
@@ -146,6 +149,10 @@ bench_result bench_quantize(const bench_setup *setup, const bench_case *item);
 
 /* ---- output (report.c, plot.c) ------------------------------------------------------- */
 
+/* A measured number: five digits are more than it is worth. */
+void bench_add_measured(cJSON *object, const char *name, double value);
+/* A time's median in "us", and "min_us", "p10_us", "p90_us", "repeats", "calls". */
+void bench_add_time(cJSON *row, const bench_time *time);
 /* Whether a peer took any of the cases. */
 bool bench_peer_ran(const bench_result *results, int count, int peer);
 void bench_report_gemm(const bench_setup *setup, const bench_result *results, int count);

@@ -26,6 +26,20 @@ const bench_recipe *bench_recipe_named(const char *name, const char *where)
                where, name);
 }
 
+dg_scale bench_scale_layout(const bench_recipe *recipe, bool of_a, int64_t rows, int64_t k)
+{
+    const int32_t block_rows = of_a ? recipe->a_rows : recipe->b_rows;
+    dg_scale s = dg_scale_of(NULL, recipe->scale, rows, k, block_rows,
+                             of_a ? recipe->a_cols : recipe->b_cols);
+    if (block_rows == 1) {
+        s.row_stride = 1;
+        s.col_stride = s.rows;
+    } else {
+        s.row_stride = (s.cols + 3) / 4 * 4;
+    }
+    return s;
+}
+
 static dg_dtype find_dtype(const char *name, const char *where)
 {
     for (dg_dtype type = DG_F32; type <= DG_E5M2; type++)

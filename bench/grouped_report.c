@@ -87,18 +87,10 @@ void grouped_report(const grouped_request *request, const grouped_machine *machi
     cli_table_print(table);
 }
 
-/* A measured number: five digits are more than it is worth. */
-static void add_measured(cJSON *object, const char *name, double value)
-{
-    char *text = cli_format("%.5g", value);
-    cJSON_AddRawToObject(object, name, text);
-    free(text);
-}
-
 static void add_time(cJSON *object, const char *name, const bench_time *time)
 {
     if (time->repeats > 0)
-        add_measured(object, name, time->median * 1e6);
+        bench_add_measured(object, name, time->median * 1e6);
 }
 
 static cJSON *row_json(const grouped_result *r)
@@ -110,21 +102,16 @@ static cJSON *row_json(const grouped_result *r)
     cJSON_AddStringToObject(row, "form", grouped_form_name(r->item->form));
     cJSON_AddNumberToObject(row, "products", r->item->count);
     cJSON_AddStringToObject(row, "kernel", r->schedule.kernel);
-    add_measured(row, "us", t->median * 1e6);
-    add_measured(row, "min_us", t->min * 1e6);
-    add_measured(row, "p10_us", t->p10 * 1e6);
-    add_measured(row, "p90_us", t->p90 * 1e6);
-    cJSON_AddNumberToObject(row, "repeats", t->repeats);
-    cJSON_AddNumberToObject(row, "calls", (double)t->calls);
-    add_measured(row, "launch_us", r->together.launch * 1e6);
-    add_measured(row, "host_us", r->together.host * 1e6);
-    add_measured(row, "sm_mhz", r->together.mhz);
-    add_measured(row, "tflops", r->flops / t->median * 1e-12);
-    add_measured(row, "weight_gbps", r->weights / t->median * 1e-9);
-    add_measured(row, "floor_us", r->floor * 1e6);
-    add_measured(row, "floor_share", r->floor / t->median);
-    add_measured(row, "busiest", r->schedule.busiest);
-    add_measured(row, "idlest", r->schedule.idlest);
+    bench_add_time(row, t);
+    bench_add_measured(row, "launch_us", r->together.launch * 1e6);
+    bench_add_measured(row, "host_us", r->together.host * 1e6);
+    bench_add_measured(row, "sm_mhz", r->together.mhz);
+    bench_add_measured(row, "tflops", r->flops / t->median * 1e-12);
+    bench_add_measured(row, "weight_gbps", r->weights / t->median * 1e-9);
+    bench_add_measured(row, "floor_us", r->floor * 1e6);
+    bench_add_measured(row, "floor_share", r->floor / t->median);
+    bench_add_measured(row, "busiest", r->schedule.busiest);
+    bench_add_measured(row, "idlest", r->schedule.idlest);
     add_time(row, "separate_us", &r->separate);
     add_time(row, "update_us", &r->update);
     cJSON *peers = cJSON_AddObjectToObject(row, "peer_us");

@@ -39,21 +39,6 @@ static size_t take(grouped_work *w, int64_t bytes)
     return at;
 }
 
-/* Rows side by side where each has a scale, else as cuBLASLt takes blocks. */
-static dg_scale scale_layout(const bench_recipe *recipe, bool of_a, int64_t rows, int64_t k)
-{
-    const int32_t block_rows = of_a ? recipe->a_rows : recipe->b_rows;
-    dg_scale s = dg_scale_of(NULL, recipe->scale, rows, k, block_rows,
-                             of_a ? recipe->a_cols : recipe->b_cols);
-    if (block_rows == 1) {
-        s.row_stride = 1;
-        s.col_stride = s.rows;
-    } else {
-        s.row_stride = (s.cols + 3) / 4 * 4;
-    }
-    return s;
-}
-
 static size_t take_scale(grouped_work *w, const dg_scale *s)
 {
     return take(w, dg_scale_stride(s) * (int64_t)dg_dtype_bytes(s->dtype));
@@ -79,13 +64,13 @@ static void place_operands(grouped_work *w)
     }
     w->rows = shared ? sum : largest;
     w->sizes_at = take(w, c->count * (int64_t)sizeof *w->sizes);
-    const dg_scale whole = scale_layout(c->recipe, true, w->rows, p[0].k);
+    const dg_scale whole = bench_scale_layout(c->recipe, true, w->rows, p[0].k);
     const size_t a = take(w, shared ? w->rows * p[0].k : 0);
     const size_t scale_a = shared ? take_scale(w, &whole) : 0;
     /* Groups of one shape take equal steps here, which the call's strides describe. */
     for (int i = 0; i < c->count; i++) {
-        const dg_scale of_a = scale_layout(c->recipe, true, rows_of(w, i), p[i].k);
-        const dg_scale of_b = scale_layout(c->recipe, false, p[i].n, p[i].k);
+        const dg_scale of_a = bench_scale_layout(c->recipe, true, rows_of(w, i), p[i].k);
+        const dg_scale of_b = bench_scale_layout(c->recipe, false, p[i].n, p[i].k);
         place *at = &w->places[i];
         at->a = shared ? a + (size_t)(at->first * p[i].k) : take(w, rows_of(w, i) * p[i].k);
         at->scale_a = shared ? scale_a : take_scale(w, &of_a);
@@ -93,7 +78,7 @@ static void place_operands(grouped_work *w)
         at->scale_b = take_scale(w, &of_b);
     }
     for (int i = 0; i < c->count; i++) {
-        const dg_scale own = scale_layout(c->recipe, true, p[i].m, p[i].k);
+        const dg_scale own = bench_scale_layout(c->recipe, true, p[i].m, p[i].k);
         w->places[i].own_scale_a =
             c->recipe->a_rows == 1 ? take_scale(w, &own) : w->places[i].scale_a;
     }
@@ -131,15 +116,15 @@ static dg_gemm product_of(const grouped_work *w, const char *block, int i, int64
     g.d = dg_matrix_of(base + at->d, DG_BF16, m, p->n);
     g.accumulation = c->recipe->accumulation;
     if (own && c->recipe->a_rows == 1) {
-        g.scale_a = scale_layout(c->recipe, true, m, p->k);
+        g.scale_a = bench_scale_layout(c->recipe, true, m, p->k);
         g.scale_a.data = base + at->own_scale_a;
     } else {
         const bool shared = c->form == GROUPED_CONTIGUOUS;
-        g.scale_a = scale_layout(c->recipe, true, shared ? w->rows : rows_of(w, i), p->k);
+        g.scale_a = bench_scale_layout(c->recipe, true, shared ? w->rows : rows_of(w, i), p->k);
         g.scale_a.data = base + at->scale_a;
         view_rows(&g.scale_a, at->first, m);
     }
-    g.scale_b = scale_layout(c->recipe, false, p->n, p->k);
+    g.scale_b = bench_scale_layout(c->recipe, false, p->n, p->k);
     g.scale_b.data = base + at->scale_b;
     return g;
 }
@@ -311,8 +296,8 @@ static void make_tables(grouped_work *w)
     largest.a = dg_matrix_of(NULL, DG_E4M3, most.m, most.k);
     largest.b = dg_matrix_of(NULL, DG_E4M3, most.n, most.k);
     largest.d = dg_matrix_of(NULL, DG_BF16, most.m, most.n);
-    largest.scale_a = scale_layout(c->recipe, true, most.m, most.k);
-    largest.scale_b = scale_layout(c->recipe, false, most.n, most.k);
+    largest.scale_a = bench_scale_layout(c->recipe, true, most.m, most.k);
+    largest.scale_b = bench_scale_layout(c->recipe, false, most.n, most.k);
     largest.accumulation = c->recipe->accumulation;
     w->tables = cli_alloc((size_t)w->sets * sizeof *w->tables);
     for (int set = 0; set < w->sets; set++) {

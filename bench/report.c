@@ -124,12 +124,21 @@ void bench_report_gemm(const bench_setup *setup, const bench_result *results, in
     print_table(table, results, count);
 }
 
-/* A measured number: five digits are more than it is worth. */
-static void add_measured(cJSON *object, const char *name, double value)
+void bench_add_measured(cJSON *object, const char *name, double value)
 {
     char *text = cli_format("%.5g", value);
     cJSON_AddRawToObject(object, name, text);
     free(text);
+}
+
+void bench_add_time(cJSON *row, const bench_time *time)
+{
+    bench_add_measured(row, "us", time->median * 1e6);
+    bench_add_measured(row, "min_us", time->min * 1e6);
+    bench_add_measured(row, "p10_us", time->p10 * 1e6);
+    bench_add_measured(row, "p90_us", time->p90 * 1e6);
+    cJSON_AddNumberToObject(row, "repeats", time->repeats);
+    cJSON_AddNumberToObject(row, "calls", (double)time->calls);
 }
 
 static cJSON *row_json(const bench_setup *setup, const bench_result *r)
@@ -147,23 +156,18 @@ static cJSON *row_json(const bench_setup *setup, const bench_result *r)
     cJSON_AddNumberToObject(row, "k", (double)r->item.k);
     if (r->kernel[0] != '\0')
         cJSON_AddStringToObject(row, "kernel", r->kernel);
-    add_measured(row, "us", r->time.median * 1e6);
-    add_measured(row, "min_us", r->time.min * 1e6);
-    add_measured(row, "p10_us", r->time.p10 * 1e6);
-    add_measured(row, "p90_us", r->time.p90 * 1e6);
-    add_measured(row, "others", r->time.others);
+    bench_add_time(row, &r->time);
+    bench_add_measured(row, "others", r->time.others);
     cJSON_AddBoolToObject(row, "disturbed", disturbed(r));
-    cJSON_AddNumberToObject(row, "repeats", r->time.repeats);
-    cJSON_AddNumberToObject(row, "calls", (double)r->time.calls);
-    add_measured(row, "tflops", r->flops / r->time.median * 1e-12);
-    add_measured(row, "gbps", r->bytes / r->time.median * 1e-9);
-    add_measured(row, "bandwidth_gbps", r->bandwidth * 1e-9);
-    add_measured(row, "floor_us", r->floor * 1e6);
-    add_measured(row, "floor_share", r->floor / r->time.median);
+    bench_add_measured(row, "tflops", r->flops / r->time.median * 1e-12);
+    bench_add_measured(row, "gbps", r->bytes / r->time.median * 1e-9);
+    bench_add_measured(row, "bandwidth_gbps", r->bandwidth * 1e-9);
+    bench_add_measured(row, "floor_us", r->floor * 1e6);
+    bench_add_measured(row, "floor_share", r->floor / r->time.median);
     cJSON *peers = cJSON_AddObjectToObject(row, "peer_us");
     for (int p = 0; p < bench_peer_count; p++)
         if (setup->peer_missing[p] == NULL && r->peer[p].repeats > 0)
-            add_measured(peers, bench_peers[p]->name, r->peer[p].median * 1e6);
+            bench_add_measured(peers, bench_peers[p]->name, r->peer[p].median * 1e6);
     return row;
 }
 
@@ -181,7 +185,7 @@ cJSON *bench_report_json(const bench_setup *setup, const bench_result *results, 
     cJSON_AddStringToObject(root, "isa", setup->device.architecture);
     cJSON_AddNumberToObject(root, "threads", setup->device.units);
     cJSON_AddStringToObject(root, "compiler", "C " __VERSION__);
-    add_measured(root, "peak_gflops", setup->peak * 1e-9);
+    bench_add_measured(root, "peak_gflops", setup->peak * 1e-9);
     cJSON_AddStringToObject(root, "peak", setup->peak_what);
     cJSON_AddStringToObject(root, "fill", fill_names[setup->fill]);
     cJSON_AddStringToObject(root, "weights", setup->packed ? "packed" : "rows");

@@ -118,20 +118,6 @@ typedef struct run {
     peer_kind kind;
 } run;
 
-/* Where scales lie: rows side by side for one row each, or else as cuBLASLt wants blocks. */
-static dg_scale scale_layout(dg_dtype dtype, int64_t rows, int64_t cols, int32_t block_rows,
-                             int32_t block_cols)
-{
-    dg_scale s = dg_scale_of(NULL, dtype, rows, cols, block_rows, block_cols);
-    if (block_rows == 1) {
-        s.row_stride = 1;
-        s.col_stride = s.rows;
-    } else {
-        s.row_stride = (s.cols + 3) / 4 * 4;
-    }
-    return s;
-}
-
 static void quantize(const run *r, void *values, const dg_matrix *codes, void *code_memory,
                      const dg_scale *scale, void *scale_memory)
 {
@@ -153,8 +139,8 @@ static run run_of(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_cont
     r.gemm.a = dg_matrix_of(NULL, item->a, o->m, o->k);
     r.gemm.b = dg_matrix_of(NULL, item->b, o->n, o->k);
     r.gemm.d = dg_matrix_of(NULL, item->d, o->m, o->n);
-    r.gemm.scale_a = scale_layout(recipe->scale, o->m, o->k, recipe->a_rows, recipe->a_cols);
-    r.gemm.scale_b = scale_layout(recipe->scale, o->n, o->k, recipe->b_rows, recipe->b_cols);
+    r.gemm.scale_a = bench_scale_layout(recipe, true, o->m, o->k);
+    r.gemm.scale_b = bench_scale_layout(recipe, false, o->n, o->k);
     r.gemm.accumulation = recipe->accumulation;
     return r;
 }

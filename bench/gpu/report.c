@@ -116,14 +116,6 @@ void gpu_report(const gpu_bench *b, const gpu_result *results, int count, bool q
         print_means(results, count);
 }
 
-/* A measured number: five digits are more than it is worth. */
-static void add_measured(cJSON *object, const char *name, double value)
-{
-    char *text = cli_format("%.5g", value);
-    cJSON_AddRawToObject(object, name, text);
-    free(text);
-}
-
 static cJSON *row_json(const gpu_result *r)
 {
     cJSON *row = cJSON_CreateObject();
@@ -140,26 +132,21 @@ static cJSON *row_json(const gpu_result *r)
     cJSON_AddNumberToObject(row, "k", (double)item->k);
     if (r->kernel[0] != '\0')
         cJSON_AddStringToObject(row, "kernel", r->kernel);
-    add_measured(row, "us", t->median * 1e6);
-    add_measured(row, "min_us", t->min * 1e6);
-    add_measured(row, "p10_us", t->p10 * 1e6);
-    add_measured(row, "p90_us", t->p90 * 1e6);
-    cJSON_AddNumberToObject(row, "repeats", t->repeats);
-    cJSON_AddNumberToObject(row, "calls", (double)t->calls);
-    add_measured(row, "launch_us", r->launch * 1e6);
-    add_measured(row, "host_us", r->host * 1e6);
+    bench_add_time(row, t);
+    bench_add_measured(row, "launch_us", r->launch * 1e6);
+    bench_add_measured(row, "host_us", r->host * 1e6);
     if (r->kernel[0] != '\0')
-        add_measured(row, "first_call_ms", r->first * 1e3);
-    add_measured(row, "sm_mhz", r->mhz);
-    add_measured(row, "tflops", r->flops / t->median * 1e-12);
-    add_measured(row, "gbps", r->bytes / t->median * 1e-9);
-    add_measured(row, "floor_us", r->floor * 1e6);
-    add_measured(row, "floor_share", r->floor / t->median);
+        bench_add_measured(row, "first_call_ms", r->first * 1e3);
+    bench_add_measured(row, "sm_mhz", r->mhz);
+    bench_add_measured(row, "tflops", r->flops / t->median * 1e-12);
+    bench_add_measured(row, "gbps", r->bytes / t->median * 1e-9);
+    bench_add_measured(row, "floor_us", r->floor * 1e6);
+    bench_add_measured(row, "floor_share", r->floor / t->median);
     cJSON *peers = cJSON_AddObjectToObject(row, "peer_us");
     if (r->fp8.repeats > 0)
-        add_measured(peers, "cublaslt_fp8", r->fp8.median * 1e6);
+        bench_add_measured(peers, "cublaslt_fp8", r->fp8.median * 1e6);
     if (r->bf16.repeats > 0)
-        add_measured(peers, "cublas_bf16", r->bf16.median * 1e6);
+        bench_add_measured(peers, "cublas_bf16", r->bf16.median * 1e6);
     return row;
 }
 
@@ -179,7 +166,7 @@ cJSON *gpu_report_json(const gpu_bench *b, const gpu_result *results, int count,
     cJSON_AddStringToObject(root, "isa", b->device.architecture);
     cJSON_AddNumberToObject(root, "cuda_driver", b->gpu.driver_version);
     cJSON_AddStringToObject(root, "regime", regime(b));
-    add_measured(root, "sm_mhz", mhz);
+    bench_add_measured(root, "sm_mhz", mhz);
     cJSON_AddStringToObject(root, "fill", fill_names[b->fill]);
     cJSON_AddStringToObject(root, "weights", b->packed ? "packed" : "rows");
     cJSON_AddStringToObject(root, "caches", b->warm ? "warm" : "cold");
