@@ -205,7 +205,7 @@ void sim_remote_store(uint32_t address, const float *values, uint32_t count, uin
 
 /* ---- boxes to global memory ------------------------------------------------------------ */
 
-void sim_boxes_finish(sim_thread *thread, uint32_t left)
+static void finish_boxes(sim_thread *thread, uint32_t left)
 {
     for (; thread->box_count > left; thread->box_count--) {
         const sim_box_out *box = &thread->boxes[thread->box_first];
@@ -219,17 +219,17 @@ void sim_copy_box_out(const void *map, int32_t x, int32_t y, uint32_t source)
     sim_thread *self = sim_self();
     sim_tensor_map_check(map);
     if (self->box_count == SIM_MOST_BOXES)
-        sim_boxes_finish(self, SIM_MOST_BOXES - 1);
+        finish_boxes(self, SIM_MOST_BOXES - 1);
     sim_box_out *box = &self->boxes[(self->box_first + self->box_count++) % SIM_MOST_BOXES];
     *box = (sim_box_out){*(const sim_tensor_map *)map, x, y, 0};
     sim_cta_of(source, &box->source);
     check_target(&box->map, box->source, x);
     if (sim_now_or_later())
-        sim_boxes_finish(self, 0);
+        finish_boxes(self, 0);
 }
 
 void sim_copy_out_wait(uint32_t pending)
 {
     sim_dawdle();
-    sim_boxes_finish(sim_self(), pending);
+    finish_boxes(sim_self(), pending);
 }

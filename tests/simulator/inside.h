@@ -5,11 +5,12 @@
 
 #include "machine.h"
 
+#include "cuda/device/gemm_layout.h"
+
 enum {
     SIM_SHARED_BASE = 0x400,
     SIM_RANK_SHIFT = 24,
-    SIM_MOST_CTAS = 16, /* of a cluster */
-    SIM_MOST_SHARED = 232448,
+    SIM_MOST_CTAS = 16,      /* of a cluster */
     SIM_MOST_THREADS = 1024, /* of a CTA */
     SIM_MOST_PRODUCTS = 64,  /* wgmmas of a thread under way */
     SIM_MOST_BOXES = 64      /* boxes of a thread under way to global memory */
@@ -102,7 +103,5 @@ void sim_barrier_complete(sim_cta *cta, uint32_t offset, uint32_t bytes);
 /* Copies under way to shared memory. */
 uint32_t sim_copies(void);
 void sim_copy_finish(uint32_t index); /* one of them */
-void sim_boxes_finish(sim_thread *thread, uint32_t left);
-void sim_products_finish(sim_thread *thread, uint32_t groups_left);
 
 #endif

@@ -3,6 +3,7 @@
 #include "cubin.h"
 #include "driver.h"
 
+#include "cuda/device/gemm_layout.h"
 #include "cuda/device/small_args.h"
 
 #include <dlfcn.h>
@@ -89,7 +90,7 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 {
     SIM_ENTER();
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
-        if (value > 232448)
+        if (value > DGI_SHARED_LIMIT)
             return sim_leave(CUDA_ERROR_INVALID_VALUE);
         function->shared_bytes = value;
     } else if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) {

@@ -257,10 +257,10 @@ static void make_shared(sim_cta *cta)
     if (cta->shared != NULL)
         return;
     /* The page behind it cannot be touched. */
-    const size_t bytes = (SIM_MOST_SHARED + PAGE - 1) / PAGE * PAGE;
+    const size_t bytes = (DGI_SHARED_LIMIT + PAGE - 1) / PAGE * PAGE;
     cta->shared = map_pages(bytes + PAGE);
     mprotect(cta->shared + bytes, PAGE, PROT_NONE);
-    cta->barriers = map_pages((SIM_MOST_SHARED / 8 + 1) * sizeof *cta->barriers);
+    cta->barriers = map_pages((DGI_SHARED_LIMIT / 8 + 1) * sizeof *cta->barriers);
 }
 
 void sim_run(const sim_launch *launch)
@@ -285,14 +285,20 @@ void sim_run(const sim_launch *launch)
 
 /* ---- meetings -------------------------------------------------------------------------- */
 
-/* The last of `threads` to come lets all go on. */
-static void meet(sim_meeting *meeting, uint32_t threads_expected, const char *what)
+/* The last of the threads to come lets all go on. Returns what to wait for a change of. */
+static uint32_t arrive(sim_meeting *meeting, uint32_t threads_expected)
 {
     const uint32_t generation = meeting->generation;
     if (++meeting->arrived == threads_expected) {
         meeting->arrived = 0;
         meeting->generation++;
     }
+    return generation;
+}
+
+static void meet(sim_meeting *meeting, uint32_t threads_expected, const char *what)
+{
+    const uint32_t generation = arrive(meeting, threads_expected);
     sim_wait(&meeting->generation, generation, what);
 }
 
@@ -340,12 +346,8 @@ void sim_named_barrier(uint32_t id, uint32_t threads_expected)
 
 void sim_cluster_arrive(void)
 {
-    sim_meeting *meeting = &sim_now.meeting;
-    sim_self()->cluster_generation = meeting->generation;
-    if (++meeting->arrived == sim_now.cta_count * sim_now.thread_count) {
-        meeting->arrived = 0;
-        meeting->generation++;
-    }
+    sim_self()->cluster_generation =
+        arrive(&sim_now.meeting, sim_now.cta_count * sim_now.thread_count);
 }
 
 void sim_cluster_wait(void)

@@ -147,15 +147,7 @@ void sim_wgmma(float *d, uint32_t n, uint64_t a, uint64_t b, sim_fp8 a_type, sim
         (sim_product){d, a, b, n, self->group, (uint8_t)a_type, (uint8_t)b_type, accumulate};
 }
 
-void sim_wgmma_commit(void)
-{
-    sim_thread *self = sim_self();
-    self->group++;
-    if (sim_now_or_later())
-        sim_products_finish(self, 0);
-}
-
-void sim_products_finish(sim_thread *thread, uint32_t groups_left)
+static void finish_products(sim_thread *thread, uint32_t groups_left)
 {
     uint32_t done = 0;
     while (done < thread->product_count &&
@@ -166,10 +158,18 @@ void sim_products_finish(sim_thread *thread, uint32_t groups_left)
             thread->product_count * sizeof *thread->products);
 }
 
+void sim_wgmma_commit(void)
+{
+    sim_thread *self = sim_self();
+    self->group++;
+    if (sim_now_or_later())
+        finish_products(self, 0);
+}
+
 /* A warp's lanes wait together: none goes on before all have their sums. */
 void sim_wgmma_wait(uint32_t pending)
 {
     sim_dawdle();
-    sim_products_finish(sim_self(), pending);
+    finish_products(sim_self(), pending);
     sim_sync_warp();
 }
