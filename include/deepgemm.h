@@ -211,7 +211,7 @@ typedef struct dg_context_options {
     /**
      * CUDA: a kernel begins when those before it in its stream have ended. By default
      * (programmatic dependent launch) it may begin earlier, fetch packed weights, which do not
-     * change, to the processor and others to the L2 cache, and wait then. Results are the same.
+     * change, to the processor and others to the L2 cache, and then wait. Results are the same.
      */
     bool serial_launch;
 } dg_context_options;

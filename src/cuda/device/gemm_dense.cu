@@ -19,9 +19,27 @@
  * engine, warp 1 gathers the epilogue's factors, warps 2 and 3 gather scales. The others multiply.
  * They meet at mbarriers in shared memory: `full` and `empty` for each stage and each set of
  * factors.
+ *
+ * With programmatic dependent launch a CTA begins as soon as one of the kernel before has ended on
+ * its multiprocessor. It sets itself up, and waits for all of that kernel before it touches anything
+ * that it may write.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
+#include "ptx/dependent.cuh"
+
+/*
+ * One thread, while earlier kernels may still run: brings B's first stages to L2, which everybody's
+ * writes go through, so that it does no harm if they write B.
+ */
+__device__ __forceinline__ void fetch_weights(const dgi_gemm_args &args)
+{
+    tile_walk tile(args);
+    if (!tile.next())
+        return;
+    for (int32_t i = 0; i < min(STAGES, stage_count(args)); i++)
+        fetch_box(&args.b_map, i * TILE_K, tile.n0);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     DGI_KERNEL(const __grid_constant__ dgi_gemm_args args)
@@ -30,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const shared_memory shared(memory);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    launch_dependents();
     if (threadIdx.x == MATH_THREADS) { /* not the thread that prepares the barriers */
         if (args.k > 0) {
             tensor_map_prefetch(&args.a_map);
@@ -39,8 +58,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             tensor_map_prefetch(&args.scale_a_map);
         if (args.copy_out)
             tensor_map_prefetch(&args.d_map);
+        fetch_weights(args);
     }
     start_barriers(shared);
+    wait_for_earlier_kernels();
 
     if (warp >= MATH_THREADS / 32) {
         registers_release<FEED_REGISTERS>();
