@@ -223,8 +223,7 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     DGI_TRY(dgi_cuda_kernel(cuda, chosen->many.kernel, stream, &function));
     DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &args));
     return dgi_cuda_launch_tiles(cuda, &dgi_sm90_kernels[chosen->many.kernel], function,
-                                 chosen->many.ctas, cuda->dependent_launch, &args,
-                                 stream);
+                                 chosen->many.ctas, cuda->dependent_launch, &args, stream);
 }
 
 dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm)

@@ -21,8 +21,8 @@
  * factors.
  *
  * With programmatic dependent launch a CTA begins as soon as one of the kernel before has ended on
- * its multiprocessor. It sets itself up, and waits for all of that kernel before it touches anything
- * that it may write.
+ * its multiprocessor. It sets itself up, and waits for all of that kernel before it touches
+ * anything that it may write.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
