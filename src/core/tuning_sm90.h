@@ -32,6 +32,10 @@ enum {
     DGI_PRECISE_128x144 = 740,
     DGI_BLOCK128_128x192 = 990,
     DGI_BLOCK128_128x144 = 865,
+    /* against the precise ones, eight shapes */
+    DGI_FAST_128x128 = 630,
+    DGI_FAST_128x192 = 850,
+    DGI_FAST_128x144 = 700,
 };
 /* Cycles until the first tile's first bytes arrive, traced inside the kernel. */
 #define DGI_START_CYCLES   3000.0
