@@ -28,7 +28,7 @@ _library = torch.library.Library("deepgemm", "DEF")
 
 _library.define(
     "gemm(Tensor a, Tensor scale_a, Tensor b, Tensor scale_b, int[4] granularity, "
-    "ScalarType out_dtype, Tensor? bias=None) -> Tensor"
+    "ScalarType? out_dtype=None, Tensor? bias=None) -> Tensor"
 )
 _library.define("quantize(Tensor x, int[2] granularity, ScalarType dtype) -> (Tensor, Tensor)")
 _library.define(
@@ -43,9 +43,8 @@ _library.define(
 _packed: dict[int, _C.Weights] = {}
 _numbers = itertools.count()
 
-
-def _pairs(flat: list[int]) -> Granularity:
-    return ((flat[0], flat[1]), (flat[2], flat[3]))
+# What the operators do, and what eager calls do without them. PyTorch leaves out arguments that have
+# their default values, and takes a microsecond for each of a list of integers and a type.
 
 
 def _flat(granularity: Granularity) -> list[int]:
@@ -55,62 +54,51 @@ def _flat(granularity: Granularity) -> list[int]:
 def _gemm(
     a: Tensor,
     scale_a: Tensor,
-    b: Any,
-    scale_b: Tensor | None,
-    granularity: Granularity,
-    out_dtype: torch.dtype,
-    bias: Tensor | None,
-    out: Tensor | None = None,
+    b: Tensor,
+    scale_b: Tensor,
+    granularity: Granularity | list[int],
+    out_dtype: torch.dtype | None = None,
+    bias: Tensor | None = None,
 ) -> Any:
     return _C.gemm(
-        a, b, scale_a, scale_b, out, None, bias, None, None, granularity, (0, 0), (0, 0), (0, 0),
-        out_dtype, 1.0, 0.0, "precise", None, None, None, 0,
+        a, b, scale_a, scale_b, None, None, bias, None, None, granularity, None, None, None,
+        out_dtype or torch.bfloat16, 1.0, 0.0, "precise", None, None, None, 0,
     )  # fmt: skip
 
 
 def _quantize(x: Tensor, granularity: Pair, dtype: torch.dtype) -> Any:
     return _C.quantize(
-        x, granularity, (0, 0), dtype, None, "float32", "exact", "saturate", 0.0, None, None, False,
+        x, granularity, None, dtype, None, "float32", "exact", "saturate", 0.0, None, None, False,
         None, None,
     )  # fmt: skip
 
 
 def _linear(
-    x: Tensor, b: Any, scale: Tensor | None, bias: Tensor | None, granularity: Granularity
+    x: Tensor,
+    weights: Any,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    granularity: Granularity | list[int],
 ) -> Any:
-    return _C.linear(x, b, scale, bias, None, None, granularity, "float8_e4m3fn", None)
+    return _C.linear(x, weights, scale, bias, None, None, granularity, "float8_e4m3fn", None)
 
 
-_library.impl(
-    "gemm",
-    lambda a, scale_a, b, scale_b, granularity, out_dtype, bias=None: _gemm(
-        a, scale_a, b, scale_b, _pairs(granularity), out_dtype, bias
-    ),
-    "CompositeExplicitAutograd",
-)
-_library.impl("quantize", _quantize, "CompositeExplicitAutograd")
-_library.impl(
-    "linear",
-    lambda x, weight, scale, bias, granularity: _linear(
-        x, weight, scale, bias, _pairs(granularity)
-    ),
-    "CompositeExplicitAutograd",
-)
-_library.impl(
-    "linear_packed",
-    lambda x, weights, out_features, bias, granularity: _linear(
-        x, _packed[weights], None, bias, _pairs(granularity)
-    ),
-    "CompositeExplicitAutograd",
-)
+def _linear_packed(
+    x: Tensor, weights: int, out_features: int, bias: Tensor | None, granularity: list[int]
+) -> Any:
+    return _linear(x, _packed[weights], None, bias, granularity)
+
+
+for _implementation in (_gemm, _quantize, _linear, _linear_packed):
+    _library.impl(_implementation.__name__[1:], _implementation, "CompositeExplicitAutograd")
 
 
 @torch.library.register_fake("deepgemm::gemm", lib=_library)
 def _fake_gemm(
     a: Tensor, scale_a: Tensor, b: Tensor, scale_b: Tensor, granularity: list[int],
-    out_dtype: torch.dtype, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
+    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype or torch.bfloat16)
 
 
 @torch.library.register_fake("deepgemm::quantize", lib=_library)
@@ -170,7 +158,8 @@ def gemm(
     Tensor [..., M, N]
     """
     if torch.compiler.is_compiling():
-        return torch.ops.deepgemm.gemm(a, scale_a, b, scale_b, _flat(granularity), out_dtype, bias)
+        flat = _flat(granularity)
+        return torch.ops.deepgemm.gemm(a, scale_a, b, scale_b, flat, out_dtype, bias)
     return _gemm(a, scale_a, b, scale_b, granularity, out_dtype, bias)
 
 

@@ -15,6 +15,18 @@ int dgp_check_count(Py_ssize_t given, Py_ssize_t expected)
     return -1;
 }
 
+static int take_integer(PyObject *object, const char *name, int32_t *integer)
+{
+    const long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred())
+        return -1;
+    if (value < INT32_MIN || value > INT32_MAX)
+        return dgp_fail(DG_INVALID_ARGUMENT, "%s has %lld, which does not fit 32 bits", name,
+                        value);
+    *integer = (int32_t)value;
+    return 0;
+}
+
 int dgp_pair(PyObject *object, const char *name, int32_t pair[2])
 {
     pair[0] = pair[1] = 0;
@@ -25,16 +37,10 @@ int dgp_pair(PyObject *object, const char *name, int32_t pair[2])
         PyErr_Format(PyExc_TypeError, "%s is %R: expected a pair (rows, columns)", name, object);
         return -1;
     }
-    for (int i = 0; i < 2; i++) {
-        const long long value =
-            PyLong_AsLongLong(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i));
-        if (value == -1 && PyErr_Occurred())
+    for (int i = 0; i < 2; i++)
+        if (take_integer(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), name,
+                         &pair[i]) < 0)
             return -1;
-        if (value < INT32_MIN || value > INT32_MAX)
-            return dgp_fail(DG_INVALID_ARGUMENT, "%s has %lld, which does not fit 32 bits", name,
-                            value);
-        pair[i] = (int32_t)value;
-    }
     return 0;
 }
 
@@ -44,6 +50,13 @@ int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
         return dgp_pair(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
                    ? -1
                    : dgp_pair(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
+    if (PyList_Check(object) && PyList_Size(object) == 4) { /* as PyTorch's operators have it */
+        int32_t *const values[] = {&block_a[0], &block_a[1], &block_b[0], &block_b[1]};
+        for (int i = 0; i < 4; i++)
+            if (take_integer(PyList_GetItem(object, i), "granularity", values[i]) < 0)
+                return -1;
+        return 0;
+    }
     PyErr_Format(PyExc_TypeError,
                  "granularity is %R: expected ((rows, cols) of A, (rows, cols) of B)", object);
     return -1;

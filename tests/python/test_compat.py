@@ -14,34 +14,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import deepgemm  # noqa: E402
 import deepgemm.compat  # noqa: E402
 from deepgemm.compat import deep_gemm as dg  # noqa: E402
-from test_torch import DEVICES, HAS_GPU, needs_gpu  # noqa: E402
+from test_torch import DEVICES, needs_gpu  # noqa: E402
 
 E4M3 = torch.float8_e4m3fn
-
-
-def has_grouped_gpu():
-    if not HAS_GPU:
-        return False
-    zero = torch.zeros(1, 1, 16, device="cuda", dtype=E4M3)
-    one = torch.ones(1, 1, 1, device="cuda")
-    sizes = torch.ones(1, device="cuda", dtype=torch.int32)
-    try:
-        deepgemm.gemm(
-            zero[0],
-            zero,
-            one[0],
-            one,
-            granularity=deepgemm.TENSOR,
-            groups=deepgemm.Groups("by_end", sizes),
-        )
-    except deepgemm.UnsupportedDevice:
-        return False
-    return True
-
-
-needs_grouped_gpu = pytest.mark.skipif(
-    not has_grouped_gpu(), reason="no GPU that this build has grouped products for"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -334,15 +309,12 @@ def test_no_k(device):
     assert (d == 0).all()
 
 
-GROUPED = ["cpu", pytest.param("cuda", marks=needs_grouped_gpu)]
-
-
 def experts(count, n, k, device):
     pairs = [pair(n, k, device, block=True) for _ in range(count)]
     return tuple(torch.stack([one[i] for one in pairs]) for i in range(2))
 
 
-@pytest.mark.parametrize("device", GROUPED)
+@pytest.mark.parametrize("device", DEVICES)
 def test_m_grouped_contiguous(device):
     count, n, k, alignment = 3, 72, 256, 16
     b = experts(count, n, k, device)
@@ -379,7 +351,7 @@ def test_m_grouped_contiguous(device):
         dg.set_mk_alignment_for_contiguous_layout(before)
 
 
-@pytest.mark.parametrize("device", GROUPED)
+@pytest.mark.parametrize("device", DEVICES)
 def test_gaps_are_not_read(device):
     """A masked layout taken as one of ends, with NaN in all rows behind the ends."""
     used, most, n, k = [32, 5, 7, 1], 32, 72, 256
@@ -408,7 +380,7 @@ def test_gaps_are_not_read(device):
         dg.set_mk_alignment_for_contiguous_layout(before)
 
 
-@pytest.mark.parametrize("device", GROUPED)
+@pytest.mark.parametrize("device", DEVICES)
 def test_m_grouped_masked(device):
     count, most, n, k = 4, 20, 72, 256
     b = experts(count, n, k, device)
@@ -425,7 +397,7 @@ def test_m_grouped_masked(device):
         dg.fp8_m_grouped_gemm_nt_masked(a, b, d, used, 7, enable_overlap=True)
 
 
-@pytest.mark.parametrize("device", GROUPED)
+@pytest.mark.parametrize("device", DEVICES)
 def test_k_grouped(device):
     m, n, ks = 24, 40, [256, 0, 128]
     parts_a = [torch.randn(m, k, device=device) for k in ks]
@@ -451,6 +423,79 @@ def test_k_grouped(device):
         dg.k_grouped_fp8_gemm_nt_contiguous(
             flat(parts_a), flat(parts_b), d, ks, layout, use_psum_layout=True
         )
+
+
+# Layers of served models (N, K): too large for the CPU's tests.
+LAYERS = [(2112, 7168), (576, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168)]
+
+
+@needs_gpu
+@pytest.mark.parametrize("n,k", LAYERS)
+def test_served_shapes(n, k):
+    """Forward for few and many tokens, the gradient of the input, and that of the weights."""
+    b = pair(n, k, "cuda", block=True)
+    right = value(*b, 128, 128)
+    for m in (1, 128, 1000):
+        a = pair(m, k, "cuda")
+        d = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+        dg.fp8_gemm_nt(a, b, d)
+        check(d, value(*a, 1, 128) @ right.T)
+    if n <= 7168:  # where K' is N, no multiple of 128 for some
+        a, b = pair(1000, n, "cuda"), pair(k, n, "cuda", block=True)
+        d = torch.empty(1000, k, dtype=torch.bfloat16, device="cuda")
+        dg.fp8_gemm_nt(a, b, d)
+        check(d, value(*a, 1, 128) @ value(*b, 128, 128).T)
+        a, b = pair(n, 1000, "cuda"), pair(k, 1000, "cuda")
+        total = torch.ones(n, k, device="cuda")
+        dg.fp8_gemm_nt(a, b, total, c=total, recipe=(1, 1, 128))
+        check(total, value(*a, 1, 128) @ value(*b, 1, 128).T + 1)
+
+
+@needs_gpu
+@pytest.mark.parametrize("n,k", [(6144, 7168), (7168, 3072), (4096, 2048)])
+def test_served_experts(n, k):
+    """Experts of a served model, by row and masked; the latter in a graph, with other sizes."""
+    count, most = 6, 256
+    b = experts(count, n, k, "cuda")
+    a = pair(count * most, k, "cuda")
+    layout = torch.arange(count, device="cuda", dtype=torch.int32).repeat_interleave(most)
+    d = torch.full((count * most, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+    dg.m_grouped_fp8_gemm_nt_contiguous(a, b, d, layout)
+    masked = tuple(x.view(count, most, -1) for x in a)
+    pairs = zip(zip(*masked), zip(*b))
+    expected = torch.stack([value(*x, 1, 128) @ value(*y, 128, 128).T for x, y in pairs])
+    check(d, expected.view_as(d))
+    used = torch.full((count,), most, dtype=torch.int32, device="cuda")
+    d = torch.empty(count, most, n, dtype=torch.bfloat16, device="cuda")
+    dg.m_grouped_fp8_gemm_nt_masked(masked, b, d, used, expected_m=20)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dg.m_grouped_fp8_gemm_nt_masked(masked, b, d, used, expected_m=20)
+    for sizes in ([20, 0, 256, 1, 17, 64], [0] * 6, [256, 255, 1, 128, 129, 3]):
+        used.copy_(torch.tensor(sizes))
+        d.fill_(77)
+        graph.replay()
+        for g, rows in enumerate(sizes):
+            check(d[g, :rows], expected[g, :rows])
+            assert (d[g, rows:] == 77).all()
+
+
+@needs_gpu
+def test_served_weight_gradients():
+    """Experts' weight gradients in FP32, one of them with no tokens."""
+    m, n, ks = 512, 1024, [1024, 0, 2176, 128]
+    parts = [[pair(rows, k, "cuda") for k in ks if k] for rows in (m, n)]
+    flat = [
+        (torch.cat([c.reshape(-1) for c, _ in side]), torch.cat([s for _, s in side], 1).t())
+        for side in parts
+    ]
+    a, b = ((codes, scale.contiguous().t()) for codes, scale in flat)
+    layout = torch.tensor(ks, dtype=torch.int32, device="cuda")
+    d = torch.full((4, m, n), 2.0, device="cuda")
+    dg.k_grouped_fp8_gemm_nt_contiguous(a, b, d, ks, layout, c=d)
+    products = iter([value(*x, 1, 128) @ value(*y, 1, 128).T for x, y in zip(*parts)])
+    for g, k in enumerate(ks):
+        check(d[g], (next(products) if k else 0) + torch.full_like(d[g], 2.0).double())
 
 
 def test_out_of_scope():

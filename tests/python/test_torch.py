@@ -212,13 +212,15 @@ def test_linear(rng, device, pack, granularity):
             assert torch.equal(layer(x.mT.contiguous().mT), y)
 
 
-def test_calls_do_not_leak(rng):
-    _, (a, b, sa, sb) = operands(rng, 2, 16, 128, G128, "cpu")
-    context = deepgemm.Context(threads=1)
-    out, x = torch.empty(2, 16), torch.randn(2, 128)
-    plain = torch.nn.Linear(128, 16)
-    layer, packed = (dgt.Linear.from_linear(plain, pack=pack) for pack in (False, True))
+@pytest.mark.parametrize("device", DEVICES)
+def test_calls_do_not_leak(rng, device):
+    _, (a, b, sa, sb) = operands(rng, 2, 16, 128, G128, device)
+    context = deepgemm.Context(device, threads=1)
+    out, x = torch.empty(2, 16, device=device), torch.randn(2, 128, device=device)
+    plain = torch.nn.Linear(128, 16).to(device)
+    layer, packed = (dgt.Linear.from_linear(plain, pack=pack) for pack in (False, None))
     gemm = functools.partial(deepgemm.gemm, granularity=G128, context=context)
+    ends = deepgemm.Groups("by_end", torch.full((1,), 2, dtype=torch.int32, device=device))
 
     def refused():
         with contextlib.suppress(deepgemm.Error):
@@ -228,17 +230,27 @@ def test_calls_do_not_leak(rng):
     calls = {
         "into out": lambda: gemm(a, b, sa, sb, out=out),
         "a new result": lambda: gemm(a, b, sa, sb),
-        "an operator": lambda: torch.ops.deepgemm.gemm(
-            a, sa, b, sb, [1, 128, 128, 128], torch.bfloat16
-        ),
+        "groups": lambda: gemm(a, b[None], sa, sb[None], groups=ends),
+        "an operator": lambda: torch.ops.deepgemm.gemm(a, sa, b, sb, [1, 128, 128, 128]),
         "refused": refused,
         "quantize": lambda: deepgemm.quantize(x, granularity=(1, 128), context=context),
         "a layer": lambda: layer(x),
         "a packed layer": lambda: packed(x),
         "a view": lambda: deepgemm.tensor(a),
-    }  # fmt: skip
+    }
     with torch.inference_mode():
         assert_no_growth(calls)
+        if device == "cuda":  # what torch gave out has come back, and what the device has left
+            for call in calls.values():
+                call()
+            torch.cuda.synchronize()
+            given, (left, _) = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()
+            for call in calls.values():
+                for _ in range(1000):
+                    call()
+            torch.cuda.synchronize()
+            assert torch.cuda.memory_allocated() == given
+            assert torch.cuda.mem_get_info()[0] == left
 
 
 def test_linear_refuses_gradients():
