@@ -37,7 +37,7 @@ def calls(device):
     yield "gemm, out given", lambda: gemm(a, b, sa, sb, granularity=granularity, out=out)
     yield "of it: M = 0", lambda: gemm(none, b, snone, sb, granularity=granularity, out=nothing)
     yield "gemm, new result", lambda: gemm(a, b, sa, sb, granularity=granularity)
-    yield "torch.ops.deepgemm.gemm, new result", lambda: op(a, sa, b, sb, flat, torch.bfloat16)
+    yield "torch.ops.deepgemm.gemm, new result", lambda: op(a, sa, b, sb, flat)
     yield "quantize, new results", lambda: deepgemm.quantize(x, granularity=(1, 128))
     yield "deepgemm.torch.Linear", lambda: linear(x)
     yield "torch.nn.Linear, BF16", lambda: plain(x)
