@@ -305,25 +305,23 @@ class Linear(torch.nn.Module):
         """x [..., in_features] in bfloat16, float16 or float32 -> [..., out_features] in its type."""
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("deepgemm.torch.Linear has no gradient: use torch.inference_mode()")
-        if x.dim() == 1:
-            return self.forward(x[None])[0]
-        if not x.is_contiguous():
+        rows = x
+        if x.dim() == 1 or not x.is_contiguous():
             # One stride for all rows: a view where there is one, and a copy otherwise.
-            rows = x.flatten(0, -2)
-            y = self._rows(rows if rows.stride(-1) == 1 else rows.contiguous())
-            return y.unflatten(0, x.shape[:-1])
-        return self._rows(x)
-
-    def _rows(self, x: Tensor) -> Tensor:
+            rows = x.reshape(-1, x.shape[-1])
+            rows = rows if rows.stride(-1) == 1 else rows.contiguous()
         plain = self._buffers  # Module finds them there, but only after it has looked elsewhere
         weight, scale, bias = plain["weight"], plain["weight_scale"], plain["bias"]
         if not torch.compiler.is_compiling():
             weights = weight if self._weights is None else self._weights
-            return _linear(x, weights, scale, bias, self.granularity)
-        flat = _flat(self.granularity)
-        if self._number < 0:
-            return torch.ops.deepgemm.linear(x, weight, scale, bias, flat)
-        return torch.ops.deepgemm.linear_packed(x, self._number, self.out_features, bias, flat)
+            y = _linear(rows, weights, scale, bias, self.granularity)
+        elif self._weights is None:
+            y = torch.ops.deepgemm.linear(rows, weight, scale, bias, _flat(self.granularity))
+        else:
+            y = torch.ops.deepgemm.linear_packed(
+                rows, self._number, self.out_features, bias, _flat(self.granularity)
+            )
+        return y if rows is x else y.reshape(*x.shape[:-1], self.out_features)
 
     # What moves, copies or saves the layer sees plain weights; packing comes back by itself.
 
