@@ -15,8 +15,12 @@ set(shared_headers copy_rules grouped_schedule host_device packed_sm90 swizzle t
 file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS src/cuda/device/*.h src/cuda/device/*.cuh)
 set(core ${PROJECT_SOURCE_DIR}/src/core)
 list(TRANSFORM shared_headers REPLACE "(.+)" "${core}/\\1.h")
-set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
-file(MAKE_DIRECTORY ${cubin_folder})
+set(DEEPGEMM_CUBINS "" CACHE PATH "Another build's cubins of this source, not to compile them again")
+set(cubin_folder ${DEEPGEMM_CUBINS})
+if(NOT DEEPGEMM_CUBINS)
+  set(cubin_folder ${PROJECT_BINARY_DIR}/cubins)
+  file(MAKE_DIRECTORY ${cubin_folder})
+endif()
 # A kernel that spills registers or uses local memory does not build.
 set(compile_cubin ${DEEPGEMM_NVCC} -cubin -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a
     -Xptxas -warn-spills,-warn-lmem-usage,-Werror)
@@ -79,11 +83,13 @@ endforeach()
 foreach(kernel ${kernels})
   set(cubin ${cubin_folder}/${kernel}.cubin)
   set(source ${PROJECT_SOURCE_DIR}/src/cuda/device/${source_${kernel}})
-  add_custom_command(
-    OUTPUT ${cubin}
-    COMMAND ${compile_cubin} ${definitions_${kernel}} ${source} -o ${cubin}
-    DEPENDS ${source} ${device_headers} ${shared_headers}
-    COMMENT "nvcc ${kernel}" VERBATIM)
+  if(NOT DEEPGEMM_CUBINS)
+    add_custom_command(
+      OUTPUT ${cubin}
+      COMMAND ${compile_cubin} ${definitions_${kernel}} ${source} -o ${cubin}
+      DEPENDS ${source} ${device_headers} ${shared_headers}
+      COMMENT "nvcc ${kernel}" VERBATIM)
+  endif()
   list(APPEND cubins ${cubin})
 endforeach()
 
