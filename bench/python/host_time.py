@@ -74,8 +74,19 @@ def main():
     for name, (best, median) in results.items():
         print(f"{name:38} {best:8.2f} {median:8.2f}")
     if options.json:
+        report = {
+            "version": deepgemm.__version__,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "chip": deepgemm.Context(options.device).name,
+            "host": deepgemm.Context().name,
+            "torch": torch.__version__,
+            "rows": [
+                {"call": n, "us": round(us, 2), "min_us": round(best, 2)}
+                for n, (best, us) in results.items()
+            ],
+        }
         with open(options.json, "w") as file:
-            json.dump({"torch": torch.__version__, "device": options.device, "us": results}, file)
+            file.write(json.dumps(report, indent=1) + "\n")
 
 
 main()
