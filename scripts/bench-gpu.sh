@@ -6,8 +6,9 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, few.json, grouped-rows.json, grouped-packed.json, sustained.json and quantize.json; prints a short table
-# last. DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
+# Writes burst.json, odd.json, few-rows.json, few-packed.json, grouped-rows.json,
+# grouped-packed.json, sustained.json and quantize.json; prints a short table last.
+# DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
 #     tests sanitizer bench   the default
 #     crossing                from how many tokens on which family of kernels is faster
 #     depth                   how deep the pipeline should be, in a build with DEEPGEMM_SWEEP=ON
@@ -89,8 +90,9 @@ wanted crossing && tune crossing --weights packed
 wanted bench || exit "$((failed > 0))"
 bench quantize --quantize
 bench sustained --sustained --seconds 0.1 --recipe block128 --m 2048 --n 8192 --k 8192
-bench few --weights packed --cases "$folder/bench/few.txt"
+bench odd --cases "$folder/bench/odd.txt" --no-peers
 for weights in rows packed; do
+    bench "few-$weights" --weights "$weights" --cases "$folder/bench/few.txt"
     bench "grouped-$weights" --weights "$weights" --grouped "$folder/tests/cases/grouped.txt"
     [ ! -e "$result/grouped-$weights.json" ] ||
         "$folder/bench/table.py" "$result/grouped-$weights.json"
