@@ -384,7 +384,10 @@ typedef struct dg_gemm {
 /** Enqueues the product (on the CPU: computes it). */
 DG_API dg_status dg_gemm_run(dg_context *context, const dg_gemm *gemm, void *stream);
 
-/** Bytes of scratch memory that dg_gemm_run needs for this call; may be 0. */
+/**
+ * Bytes of scratch memory that dg_gemm_run needs for this call; may be 0. A GPU copies `a` and `b`
+ * whose address or ld is not a multiple of 16, and reads packed weights as they lie.
+ */
 DG_API dg_status dg_gemm_workspace(dg_context *context, const dg_gemm *gemm, size_t *bytes);
 
 /**

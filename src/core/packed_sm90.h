@@ -29,13 +29,6 @@ static DGI_HOST_DEVICE int64_t dgi_packed_row(int64_t row, int64_t part, int64_t
     return (part * dgi_packed_padded(rows, DGI_PACKED_ROWS) + row) * DGI_PACKED_K;
 }
 
-/* Where 16 bytes of it lie: those with columns from 16 * chunk on. */
-static DGI_HOST_DEVICE int64_t dgi_packed_chunk(int64_t row, int64_t chunk, int64_t rows)
-{
-    return dgi_packed_row(row - row % 8, chunk / 8, rows) +
-           dgi_swizzle((int)(row % 8), (int)(chunk % 8));
-}
-
 /* Bytes of the codes of a B of rows x cols. */
 static DGI_HOST_DEVICE int64_t dgi_packed_bytes(int64_t rows, int64_t cols)
 {

@@ -119,9 +119,6 @@ dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const d
                                 dg_weights *weights, void *stream);
 dg_status dgi_cuda_weights_unpack(dg_context *context, const dg_weights *weights,
                                   const dg_matrix *b, const dg_scale *scale_b, void *stream);
-/* Writes the codes back to `b`, in stream order. */
-dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
-                                CUstream stream);
 
 dg_status dgi_cuda_quantize(dg_context *context, const dg_quantize *quantize, void *stream);
 dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequantize, void *stream);

@@ -59,6 +59,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         .copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a),
         .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.data != NULL,
         .copy_out = can_copy_out(gemm),
+        .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
     };
     if (args->copy_out)
         DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &args->d_map));
@@ -69,6 +70,8 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         return DG_OK; /* A and B are empty and have no address */
     DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster),
                               &args->a_map));
+    if (args->packed != NULL)
+        return DG_OK;
     return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
 }
 
@@ -188,18 +191,9 @@ static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chose
     return DG_OK;
 }
 
-/* Bytes of row-major codes for a kernel that cannot read packed ones. */
-static size_t unpacked_bytes(const dg_gemm *gemm, const choice *chosen)
+static size_t scratch_bytes(const dg_gemm *gemm)
 {
-    if (gemm->weights == NULL || chosen->decode)
-        return 0;
-    return ((size_t)gemm->b.rows * (size_t)aligned_pitch(&gemm->b) + 255) / 256 * 256;
-}
-
-static size_t scratch_bytes(const dg_gemm *gemm, const choice *chosen)
-{
-    return realigned_bytes(&gemm->a) +
-           (gemm->weights != NULL ? unpacked_bytes(gemm, chosen) : realigned_bytes(&gemm->b));
+    return realigned_bytes(&gemm->a) + (gemm->weights == NULL ? realigned_bytes(&gemm->b) : 0);
 }
 
 /* With `scratch` for the copies of operands that need one. */
@@ -208,13 +202,8 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
 {
     dg_gemm aligned = *gemm;
     DGI_TRY(realign(cuda, &aligned.a, &scratch, stream));
-    if (gemm->weights == NULL) {
+    if (gemm->weights == NULL)
         DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
-    } else if (!chosen->decode) {
-        aligned.b.data = scratch;
-        aligned.b.ld = aligned_pitch(&aligned.b);
-        DGI_TRY(dgi_cuda_unpack_codes(cuda, gemm->weights, &aligned.b, stream));
-    }
     if (chosen->decode)
         return dgi_cuda_decode(cuda, &aligned, gemm->weights != NULL ? gemm->weights->data : NULL,
                                &chosen->few, stream);
@@ -245,7 +234,7 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
     DGI_TRY(choose(cuda, gemm, &chosen));
-    const size_t bytes = scratch_bytes(gemm, &chosen);
+    const size_t bytes = scratch_bytes(gemm);
     if (bytes == 0 || gemm->workspace != NULL)
         return run_with(cuda, gemm, &chosen, gemm->workspace, stream);
     void *memory;
@@ -268,7 +257,7 @@ dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size
     choice chosen;
     const dg_gemm complete = dgi_cuda_with_weights(gemm);
     DGI_TRY(choose(context->state, &complete, &chosen));
-    *bytes = scratch_bytes(&complete, &chosen);
+    *bytes = scratch_bytes(&complete);
     return DG_OK;
 }
 
@@ -307,8 +296,6 @@ static dg_status load_kernels(dgi_cuda *cuda, const dg_gemm *gemm)
             (dgi_sm90_can_run(kernel, gemm) || dgi_sm90_can_run(kernel, &one_row)))
             DGI_TRY(dgi_cuda_kernel(cuda, i, NULL, &function));
     }
-    if (gemm->weights != NULL)
-        DGI_TRY(dgi_cuda_small_kernel(cuda, DGI_SMALL_weights, NULL, &function));
     return dgi_cuda_small_kernel(cuda, DGI_SMALL_realign, NULL, &function);
 }
 
@@ -321,7 +308,7 @@ dg_status dgi_cuda_gemm_prepare(dg_context *context, const dg_gemm *gemm)
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     dg_status status = load_kernels(cuda, &complete);
-    const size_t bytes = scratch_bytes(&complete, &chosen);
+    const size_t bytes = scratch_bytes(&complete);
     if (status == DG_OK && bytes > 0 && gemm->workspace == NULL)
         status = dgi_cuda_scratch_grow(cuda, bytes);
     return dgi_cuda_leave(cuda, pushed, status);

@@ -68,10 +68,8 @@ static dg_status move(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix
         .to_col_stride = to->col_stride,
     };
     const int64_t scales = args.scale_rows * args.scale_cols;
-    const int64_t chunks = dgi_packed_bytes(b->rows, b->cols) / 16;
-    if (scales + chunks == 0)
-        return DG_OK;
-    return dgi_cuda_launch_small(cuda, DGI_SMALL_weights, &args, chunks > scales ? chunks : scales,
+    const int64_t codes = dgi_packed_bytes(b->rows, b->cols) / 128; /* what a thread moves */
+    return dgi_cuda_launch_small(cuda, DGI_SMALL_weights, &args, codes > scales ? codes : scales,
                                  stream);
 }
 
@@ -91,14 +89,6 @@ static dg_status pack(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix
     DGI_TRY(move(cuda, weights, b, scale_b, false, stream));
     return dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(stream),
                             "waiting for the packed weights");
-}
-
-dg_status dgi_cuda_unpack_codes(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
-                                CUstream stream)
-{
-    dg_weights codes = *weights;
-    codes.scale = (dg_scale){.dtype = weights->scale.dtype};
-    return move(cuda, &codes, b, &codes.scale, true, stream);
 }
 
 dg_status dgi_cuda_weights_pack(dg_context *context, const dg_matrix *b, const dg_scale *scale_b,

@@ -199,6 +199,28 @@ static void scratch_memory(void **state)
     assert_refused(dg_gemm_run(context, &g, a_stream), DG_UNSUPPORTED_DEVICE, "gemm.workspace");
 }
 
+/* Packed weights are read as they lie, by the kernels for many tokens too. */
+static void packed_weights(void **state)
+{
+    dg_context *context = *state;
+    dg_gemm g = product("block128", 2048, 0);
+    size_t bytes;
+    dg_weights *weights;
+    void *buffer = (void *)(ours + ((uintptr_t)8 << 32));
+    assert_ok(dg_weights_bytes(context, &g.b, &g.scale_b, &bytes));
+    assert_ok(dg_weights_pack(context, &g.b, &g.scale_b, buffer, bytes, a_stream, &weights));
+    g.weights = weights;
+    g.b = (dg_matrix){0};
+    g.scale_b = (dg_scale){0};
+    assert_ok(dg_gemm_workspace(context, &g, &bytes));
+    assert_int_equal(bytes, 0);
+    run(context, &g);
+    assert_int_equal(fake.count.taken, 0);
+    assert_int_equal(fake.count.maps, 2); /* A's and D's */
+    assert_ptr_equal(fake.launched.packed, buffer);
+    dg_weights_destroy(weights);
+}
+
 /* A stream of another device is named as what it is. */
 static void wrong_stream(void **state)
 {
@@ -283,6 +305,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(captures, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(prepared_for_smaller_m, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(scratch_memory, counting_open, counting_close),
+        cmocka_unit_test_setup_teardown(packed_weights, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(wrong_stream, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(quantisers, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(tables, counting_open, counting_close),

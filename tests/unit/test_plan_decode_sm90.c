@@ -26,7 +26,8 @@ static void packing_fills_the_parts(void **state)
         char *seen = calloc((size_t)(bytes / 16), 1);
         for (int64_t row = 0; row < all_rows; row++)
             for (int64_t chunk = 0; chunk < chunks; chunk++) {
-                const int64_t place = dgi_packed_chunk(row, chunk, rows);
+                const int64_t place = dgi_packed_row(row - row % 8, chunk / 8, rows) +
+                                      dgi_swizzle((int)(row % 8), (int)(chunk % 8));
                 assert_true(place % 16 == 0 && place >= 0 && place < bytes);
                 assert_int_equal(seen[place / 16]++, 0);
                 /* In its tile a chunk lies where the copy engine would have put it. */

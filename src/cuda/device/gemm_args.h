@@ -34,7 +34,7 @@ typedef struct dgi_gemm_args {
     int32_t factors;       /* the epilogue multiplies by something or adds a bias      */
     int32_t copy_scales;   /* the copy engine can read the scales of A            */
     int32_t copy_out;      /* the copy engine can write D, and there is no C       */
-    const uint8_t *packed; /* grouped: B as in packed_sm90.h instead of b_map, or NULL */
+    const uint8_t *packed; /* B as in packed_sm90.h instead of b_map, or NULL */
 } dgi_gemm_args;
 
 #endif

@@ -37,8 +37,9 @@ __device__ __forceinline__ void fetch_weights(const dgi_gemm_args &args)
     tile_walk tile(args);
     if (!tile.next())
         return;
+    const weight_tile b(args, tile.n0);
     for (int32_t i = 0; i < min(STAGES, stage_count(args)); i++)
-        fetch_box(&args.b_map, i * TILE_K, tile.n0);
+        b.fetch(i);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -52,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == MATH_THREADS) { /* not the thread that prepares the barriers */
         if (args.k > 0) {
             tensor_map_prefetch(&args.a_map);
-            tensor_map_prefetch(&args.b_map);
+            if (args.packed == nullptr)
+                tensor_map_prefetch(&args.b_map);
         }
         if (args.copy_scales)
             tensor_map_prefetch(&args.scale_a_map);
@@ -70,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         factor_place set;
         uint32_t turn = role % 2;
         if (role == 0)
-            feed_tiles<false>(args, shared, place);
+            feed_tiles(args, shared, place);
         else if (role == 1)
             feed_factors(args, shared, set);
         else if (ROWS > 1)

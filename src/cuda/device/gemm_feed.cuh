@@ -7,54 +7,75 @@
 #include "ptx/copy.cuh"
 #include "scales.cuh"
 
-/* A CTA's tiles of packed B. Rows are padded to a multiple of DGI_PACKED_ROWS, not to whole tiles. */
-struct packed_tile {
-    const uint8_t *data;
-    uint32_t bytes; /* of a stage; 0 where the tile lies behind the last row */
-    int64_t step;   /* from one stage to the next */
+/*
+ * A CTA's tile of B, stage by stage: boxes of its map, or rows of packed parts, which are padded to
+ * a multiple of DGI_PACKED_ROWS, not to whole tiles.
+ */
+struct weight_tile {
+    const CUtensorMap *map;
+    const int32_t n0, k0;
+    const uint8_t *packed; /* the first stage, or NULL */
+    const int64_t step;    /* from one packed stage to the next */
+    uint32_t bytes;        /* of a stage. A box counts in full, also where it passes the end of B */
 
-    __device__ __forceinline__ packed_tile(const dgi_gemm_args &args, int32_t n0)
-        : data(args.packed + dgi_packed_row(n0, 0, args.n)), step(dgi_packed_row(0, 1, args.n))
+    __device__ __forceinline__ weight_tile(const dgi_gemm_args &args, int32_t col)
+        : map(&args.b_map), n0(col), k0(args.first_k), packed(args.packed),
+          step(dgi_packed_row(0, 1, args.n)), bytes(TILE_N * TILE_K)
     {
+        if (packed == nullptr)
+            return;
         const int64_t rows = dgi_packed_padded(args.n, DGI_PACKED_ROWS) - n0;
         bytes = (uint32_t)max((int64_t)0, min(rows, (int64_t)TILE_N)) * TILE_K;
+        packed += dgi_packed_row(n0, 0, args.n);
+    }
+    /* To shared memory. */
+    __device__ __forceinline__ void copy(int32_t stage, uint32_t target, uint32_t barrier,
+                                         uint64_t policy) const
+    {
+        if (packed == nullptr)
+            copy_box_in(target, map, k0 + stage * TILE_K, n0, barrier);
+        else if (bytes != 0)
+            copy_bytes_in(target, packed + stage * step, bytes, barrier, policy);
+    }
+    /* To L2. */
+    __device__ __forceinline__ void fetch(int32_t stage) const
+    {
+        if (packed == nullptr)
+            fetch_box(map, k0 + stage * TILE_K, n0);
+        else if (bytes != 0)
+            fetch_bytes(packed + stage * step, bytes);
     }
 };
 
 /* One warp, of which one lane fills the stages with tiles of A and B. */
-template <bool MAY_BE_PACKED>
 __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shared_memory &shared,
                                            stage_place &place)
 {
     constexpr int SHARE = TILE_M / CLUSTER; /* rows of A that this CTA loads for its cluster */
-    constexpr int A_SCALE_BYTES = PARTS * TILE_M * 4;
+    const uint32_t scale_bytes = args.copy_scales ? PARTS * TILE_M * 4 : 0;
     const int32_t stages = stage_count(args);
-    const bool packed = MAY_BE_PACKED && args.packed != nullptr;
     const uint64_t policy = read_once_policy(); /* tiles of the same columns run side by side */
     for (tile_walk tile(args); tile.next();) {
-        const packed_tile b(args, tile.n0);
-        const uint32_t bytes = packed ? TILE_M * TILE_K + b.bytes : STAGE_BYTES;
+        const weight_tile b(args, tile.n0);
+        const uint32_t bytes = TILE_M * TILE_K + b.bytes + scale_bytes;
         for (int32_t i = 0; i < stages; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
             mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
             if (threadIdx.x % 32 != 0)
                 continue;
-            const int32_t k = args.first_k + i * TILE_K;
-            mbarrier_arrive_expect(full, bytes + (args.copy_scales ? A_SCALE_BYTES : 0));
-            if (args.copy_scales)
+            const int32_t k = b.k0 + i * TILE_K;
+            mbarrier_arrive_expect(full, bytes);
+            if (scale_bytes != 0)
                 copy_box_in(shared_address(shared.scales_a(place.at, 0)), &args.scale_a_map,
                             tile.m0, i * PARTS, full);
             if (CLUSTER == 1) {
                 copy_box_in(a, &args.a_map, k, tile.m0, full);
             } else {
                 const int first = cluster_rank() * SHARE;
-                copy_box_in_multicast(a + first * TILE_K, &args.a_map, k, tile.m0 + first,
-                                      full, (1 << CLUSTER) - 1);
+                copy_box_in_multicast(a + first * TILE_K, &args.a_map, k, tile.m0 + first, full,
+                                      (1 << CLUSTER) - 1);
             }
-            if (!packed)
-                copy_box_in(shared.b(place.at), &args.b_map, k, tile.n0, full);
-            else if (b.bytes != 0)
-                copy_bytes_in(shared.b(place.at), b.data + i * b.step, b.bytes, full, policy);
+            b.copy(i, shared.b(place.at), full, policy);
         }
     }
 }

@@ -52,7 +52,7 @@ __device__ __forceinline__ void feed(const dgi_grouped_args &args, const shared_
         if (role == 0) {
             tensor_map_acquire(&gemm.a_map);
             tensor_map_acquire(&gemm.b_map);
-            feed_tiles<true>(gemm, shared, place);
+            feed_tiles(gemm, shared, place);
         } else if (role == 1) {
             feed_factors(gemm, shared, set);
         } else if (SPAN != 0) {
