@@ -130,7 +130,6 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
             .kernel = index,
             .tiles = ceil_div(gemm->d.cols, TILE_ROWS),
             .split = split,
-            .ahead = 0, /* more only costs */
         };
         /* All CTAs run at the same time, and no cluster has more tiles than it must. */
         int32_t room = most_ctas(kernel, units, split) / split;

@@ -27,7 +27,6 @@ typedef struct dgi_decode_plan {
     int32_t tiles;    /* of 128 rows of B                                     */
     int32_t split;    /* CTAs of a cluster, a power of two: each a part of K  */
     int32_t clusters; /* each takes tile c, c + clusters, ...                 */
-    int32_t ahead;    /* stages fetched to L2 beyond those in shared memory   */
     double cycles;    /* predicted                                            */
 } dgi_decode_plan;
 

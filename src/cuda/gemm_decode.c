@@ -22,7 +22,6 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *p
         .k = (int32_t)gemm->a.cols,
         .tiles = plan->tiles,
         .split = plan->split,
-        .ahead = plan->ahead,
         .alpha = gemm->alpha,
         .beta = gemm->beta,
         .early = packed != NULL,

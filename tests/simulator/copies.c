@@ -108,8 +108,9 @@ static void check_target(const sim_tensor_map *map, uint32_t offset, int32_t x)
 /* ---- copies to shared memory ----------------------------------------------------------- */
 
 typedef struct copy {
-    enum { BOX, BYTES, VALUES } kind;
+    enum { BOX, BYTES, VALUES, WORD, ARRIVAL } kind;
     sim_cta *cta;
+    const sim_thread *thread;        /* of words and arrivals */
     uint32_t target, barrier, bytes; /* offsets */
     sim_tensor_map map;
     int32_t x, y;
@@ -125,15 +126,31 @@ uint32_t sim_copies(void)
     return copy_count;
 }
 
+/* A thread's arrival comes after its words. */
+static void finish_words(const sim_thread *thread)
+{
+    for (uint32_t i = 0; i < copy_count;)
+        if (copies[i].kind == WORD && copies[i].thread == thread)
+            sim_copy_finish(i);
+        else
+            i++;
+}
+
 static void finish(const copy *c)
 {
     sim_check_alive(c->cta);
+    if (c->kind == ARRIVAL) {
+        finish_words(c->thread);
+        sim_barrier_count(c->cta, c->barrier, 0);
+        return;
+    }
     if (c->kind == BOX)
         move_box(&c->map, c->x, c->y, c->cta, c->target, true);
     else
-        memcpy(sim_memory_of(c->cta, c->target, c->bytes), c->kind == BYTES ? c->source : c->values,
-               c->bytes);
-    sim_barrier_complete(c->cta, c->barrier, c->bytes);
+        memcpy(sim_memory_of(c->cta, c->target, c->bytes),
+               c->kind == VALUES ? c->values : c->source, c->bytes);
+    if (c->kind != WORD)
+        sim_barrier_complete(c->cta, c->barrier, c->bytes);
 }
 
 void sim_copy_finish(uint32_t index)
@@ -188,6 +205,22 @@ void sim_copy_bytes_in(uint32_t target, const void *source, uint32_t bytes, uint
     if ((uintptr_t)source % UNIT != 0 || c.target % UNIT != 0 || bytes % UNIT != 0 || bytes == 0)
         sim_fail("a copy of %u bytes from %p to offset %u: all must be multiples of 16", bytes,
                  source, c.target);
+    start(&c);
+}
+
+void sim_copy_word_in(uint32_t target, const void *source)
+{
+    copy c = {.kind = WORD, .thread = sim_self(), .source = source, .bytes = 4};
+    c.cta = sim_cta_of(target, &c.target);
+    if ((uintptr_t)source % c.bytes != 0 || c.target % c.bytes != 0)
+        sim_fail("a copy of a word from %p to offset %u", source, c.target);
+    start(&c);
+}
+
+void sim_arrive_when_copied(uint32_t barrier)
+{
+    copy c = {.kind = ARRIVAL, .thread = sim_self()};
+    c.cta = sim_cta_of(barrier, &c.barrier);
     start(&c);
 }
 

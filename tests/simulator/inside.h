@@ -98,6 +98,7 @@ void sim_check_alive(const sim_cta *cta);
 /* The CTA that an address is in, this thread's own unless it says otherwise. */
 sim_cta *sim_cta_of(uint32_t address, uint32_t *offset);
 uint8_t *sim_memory_of(sim_cta *cta, uint32_t offset, uint32_t bytes);
+void sim_barrier_count(sim_cta *cta, uint32_t offset, uint32_t expected_bytes); /* an arrival */
 void sim_barrier_complete(sim_cta *cta, uint32_t offset, uint32_t bytes);
 
 /* Copies under way to shared memory. */

@@ -201,7 +201,9 @@ static bool run_warps(uint32_t warps)
 static void finish_some_copies(bool one)
 {
     for (uint32_t i = sim_copies(); i-- > 0;)
-        if (sim_now_or_later())
+        if (i >= sim_copies()) /* an arrival took others with it */
+            continue;
+        else if (sim_now_or_later())
             sim_copy_finish(i);
         else if (one && i == 0)
             sim_copy_finish(sim_random(sim_copies()));
@@ -444,6 +446,11 @@ void sim_barrier_arrive(uint32_t address, uint32_t expected_bytes)
 {
     uint32_t offset;
     sim_cta *cta = sim_cta_of(address, &offset);
+    sim_barrier_count(cta, offset, expected_bytes);
+}
+
+void sim_barrier_count(sim_cta *cta, uint32_t offset, uint32_t expected_bytes)
+{
     sim_barrier *barrier = find_barrier(cta, offset);
     if (barrier->pending == 0)
         sim_fail("an arrival too many on the barrier at offset %u", offset);

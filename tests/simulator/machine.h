@@ -108,6 +108,9 @@ SIM_API void sim_copy_bytes_in(uint32_t target, const void *source, uint32_t byt
                                uint32_t barrier);
 SIM_API void sim_copy_box_out(const void *map, int32_t x, int32_t y, uint32_t source);
 SIM_API void sim_copy_out_wait(uint32_t pending);
+/* Four bytes by this thread, and its arrival after all of those. */
+SIM_API void sim_copy_word_in(uint32_t target, const void *source);
+SIM_API void sim_arrive_when_copied(uint32_t barrier);
 /* Up to 16 bytes to another CTA, counted on a barrier there. */
 SIM_API void sim_remote_store(uint32_t address, const float *values, uint32_t count,
                               uint32_t barrier);

@@ -4,6 +4,7 @@
 #include "core/plan_sm90.h"
 #include "core/swizzle.h"
 #include "core/tile_order.h"
+#include "cuda/device/decode_layout.h"
 #include "cuda/device/gemm_layout.h"
 #include "gemm_case.h"
 #include "test.h"
@@ -64,6 +65,23 @@ static void swizzle_meets_no_bank_twice(void **state)
             }
             assert_int_equal(banks_met(along_row), 32);
             assert_int_equal(banks_met(along_column), 32);
+        }
+}
+
+/* The same of the kernels for few tokens: written eight tokens of a half at a time, read four
+ * tokens with both halves. */
+static void decode_panel_meets_no_bank_twice(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        for (int first = 0; first < 16; first += 8) {
+            int written[8], read[8];
+            for (int j = 0; j < 8; j++) {
+                written[j] = dgi_decode_panel(first + j, half);
+                read[j] = dgi_decode_panel(first + 4 * half + j / 2, j % 2);
+            }
+            assert_int_equal(banks_met(written), 32);
+            assert_int_equal(banks_met(read), 32);
         }
 }
 
@@ -285,6 +303,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_once),
         cmocka_unit_test(swizzle_meets_no_bank_twice),
+        cmocka_unit_test(decode_panel_meets_no_bank_twice),
         cmocka_unit_test(kernel_table),
         cmocka_unit_test(plans_of_random_problems),
         cmocka_unit_test(every_recipe_runs),

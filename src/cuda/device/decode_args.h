@@ -15,7 +15,6 @@ typedef struct dgi_decode_args {
     int32_t m, n, k;
     int32_t tiles; /* of 128 rows of B                                                     */
     int32_t split; /* CTAs of a cluster, which share a tile's K: a power of two up to 16   */
-    int32_t ahead; /* stages that are fetched to L2 beyond those in shared memory          */
     float alpha, beta;
     int32_t early; /* B does not change: it may be read before earlier kernels have ended  */
 } dgi_decode_args;

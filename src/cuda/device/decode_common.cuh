@@ -26,19 +26,17 @@ constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K);
 constexpr int RESIDENT = SHARED_BYTES <= DGI_SHARED_HALF ? 2 : 1;
 
 struct shared_memory {
-    uint32_t stages, received_at, barriers;
-    float *scales, *received, *token_factors, *row_factors, *row_bias;
+    uint32_t stages, received, barriers;
+    float *scales, *factors;
 
     __device__ __forceinline__ explicit shared_memory(uint8_t *base)
     {
         scales = (float *)(base + STAGES * STAGE_BYTES);
-        received = scales + STAGES * STAGE_SCALES;
-        row_factors = received + ROWS * DGI_DECODE_PITCH(TOKENS);
-        row_bias = row_factors + ROWS;
-        token_factors = row_bias + ROWS;
+        float *sums = scales + STAGES * STAGE_SCALES;
+        factors = sums + DGI_DECODE_SUMS(TOKENS);
         stages = shared_address(base);
-        received_at = shared_address(received);
-        barriers = shared_address(token_factors + TOKENS);
+        received = shared_address(sums);
+        barriers = shared_address(factors + 2 * DGI_DECODE_FACTORS(TOKENS));
     }
     __device__ __forceinline__ uint32_t weights(int stage) const
     {
@@ -92,15 +90,18 @@ struct share_of_work {
     int32_t begin, end;                  /* of K, in stages     */
     int32_t stages;                      /* in all              */
 
+    /* The first copies wait for this, so it does without divisions. */
     __device__ __forceinline__ explicit share_of_work(const dgi_decode_args &args)
     {
-        const int32_t parts = (args.k + STAGE_K - 1) / STAGE_K;
-        rank = args.split == 1 ? 0 : cluster_rank();
-        first_tile = blockIdx.x / args.split;
-        tile_step = gridDim.x / args.split;
-        begin = (int32_t)((int64_t)parts * rank / args.split);
-        end = (int32_t)((int64_t)parts * (rank + 1) / args.split);
-        stages = (args.tiles - first_tile + tile_step - 1) / tile_step * (end - begin);
+        const int32_t parts = (args.k + STAGE_K - 1) / STAGE_K, log = __ffs(args.split) - 1;
+        rank = blockIdx.x & (args.split - 1);
+        first_tile = blockIdx.x >> log;
+        tile_step = gridDim.x >> log;
+        begin = parts * rank >> log;
+        end = parts * (rank + 1) >> log;
+        stages = 0;
+        for (int32_t tile = first_tile; tile < args.tiles; tile += tile_step)
+            stages += end - begin;
     }
 };
 

@@ -9,6 +9,7 @@
 #pragma once
 #include "../../core/packed_sm90.h"
 #include "decode_common.cuh"
+#include "ptx/async.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/copy.cuh"
 #include "scales.cuh"
@@ -61,169 +62,180 @@ struct weight_walk {
     }
 };
 
-/* One thread: fills the stages with tiles of B and of A. */
+/* One thread, first of all: tiles of B for the stages of the ring. */
+__device__ __forceinline__ void feed_first(const dgi_decode_args &args, const shared_memory &shared,
+                                           const share_of_work &work)
+{
+    const uint64_t policy = read_once_policy();
+    weight_walk weights(args, work);
+#pragma unroll 1
+    for (int32_t i = 0; i < min(STAGES, work.stages); i++, weights.advance())
+        if (args.early)
+            weights.copy(shared.weights(i), shared.full(i), policy);
+        else
+            weights.fetch();
+}
+
+/* The same thread: fills the stages with tiles of A, and of B from then on. */
 __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const shared_memory &shared,
                                            const share_of_work &work)
 {
-    if (work.stages == 0)
-        return;
     const uint64_t policy = read_once_policy();
     const int32_t first = min(STAGES, work.stages);
-    const int32_t fetched = min(STAGES + args.ahead, work.stages);
-    tensor_map_prefetch(&args.a_map);
-    if (args.packed == 0)
-        tensor_map_prefetch(&args.b_map);
-
-    weight_walk ahead(args, work), weights(args, work);
     stage_walk tokens(work);
+    weight_walk weights(args, work);
     ring_place place;
-    for (int32_t i = 0; i < fetched; i++, ahead.advance()) {
-        if (i >= first || !args.early) {
-            ahead.fetch();
-            continue;
-        }
-        ahead.copy(shared.weights(i), shared.full(i), policy);
-        weights.advance();
-    }
-    wait_for_earlier_kernels();
-    for (int32_t i = 0; i < first; i++, tokens.advance(work)) {
-        if (!args.early) {
-            weights.copy(shared.weights(i), shared.full(i), policy);
+    int32_t i = 0;
+    for (int32_t j = 0; j < first; j++, tokens.advance(work))
+        fetch_box(&args.a_map, tokens.part * STAGE_K, 0);
+    if (args.early) {
+        for (; i < first; i++)
             weights.advance();
-        }
-        copy_box_in(shared.tokens(i), &args.a_map, tokens.part * STAGE_K, 0, shared.full(i));
+        place.advance_by_ring();
     }
-    place.advance_by_ring();
-    for (int32_t i = first; i < work.stages; i++, weights.advance(), place.advance()) {
+    tokens = stage_walk(work);
+    wait_for_earlier_kernels();
+#pragma unroll
+    for (int32_t j = 0; j < STAGES; j++, tokens.advance(work))
+        if (j < first)
+            copy_box_in(shared.tokens(j), &args.a_map, tokens.part * STAGE_K, 0, shared.full(j));
+    /* The next kernel's reading of B follows on this one's: as long as this one has more than a
+     * ring to read, it would only take memory and multiprocessors from it. */
+    if (work.stages < 2 * STAGES)
+        launch_dependents();
+#pragma unroll 1
+    for (; i < work.stages; i++, weights.advance(), place.advance()) {
         const uint32_t full = shared.full(place.stage);
         mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
         weights.copy(shared.weights(place.stage), full, policy);
-        copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K, 0, full);
-        if (i - first + fetched < work.stages) {
-            ahead.fetch();
-            ahead.advance();
-        }
+        if (i >= first)
+            copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K, 0,
+                        full);
+        if (i >= STAGES && i == work.stages - STAGES)
+            launch_dependents();
     }
 }
 
 /*
- * One warp: gathers the scales of a stage. Tokens, rows and parts of K outside the operands get the
- * nearest scale that exists; their codes are 0.
+ * One operand's scales, of every 32nd of its rows a lane, to the stages. Rows and parts of K
+ * outside the operand get the nearest scale that exists; their codes are 0.
  */
-struct scale_feed {
-    static constexpr int A_COUNT = (TOKENS + 31) / 32; /* scales of a lane */
-    struct values {
-        float a[PARTS][A_COUNT], b[PARTS][4];
-    };
-    const dgi_device_scale &a, &b;
-    const scale_rows<A_COUNT> a_rows; /* every 32nd */
-    const int32_t lane, last_row, last_part;
-    const bool uniform; /* a tile's rows share their scale */
+template <int ROW_COUNT> struct scale_feed {
+    static constexpr int COUNT = (ROW_COUNT + 31) / 32;
+    using stage_words = uint32_t[PARTS][COUNT];
+    scale_rows<COUNT> rows;
+    int32_t last_part;
 
-    __device__ __forceinline__ explicit scale_feed(const dgi_decode_args &args)
-        : a(args.scale_a), b(args.scale_b), a_rows(args.scale_a, threadIdx.x % 32, 32, args.m - 1),
-          lane(threadIdx.x % 32), last_row(args.n - 1), last_part((args.k - 1) / PART_K),
-          uniform(b.block_rows == 0 || (b.block_rows % ROWS == 0 && b.row_phase % ROWS == 0))
+    __device__ __forceinline__ scale_feed(const dgi_device_scale &scale, int32_t first_row,
+                                          int32_t last_row, int32_t k)
+        : rows(scale, first_row + threadIdx.x % 32, 32, last_row), last_part((k - 1) / PART_K)
     {
     }
-    /* Four neighbouring rows of a tile. */
-    __device__ __forceinline__ scale_rows<4> rows_of(int32_t tile) const
-    {
-        return scale_rows<4>(b, tile * ROWS + lane * 4, 1, last_row);
-    }
-    __device__ __forceinline__ int32_t col(const dgi_device_scale &scale, int32_t part) const
-    {
-        part = min(part, last_part);
-        return scale.block_cols <= 1 ? part * scale.block_cols
-                                     : scale_index(part, scale.block_cols, scale.col_phase);
-    }
-    __device__ __forceinline__ void load_a(int32_t stage, values &values) const
-    {
-#pragma unroll
-        for (int j = 0; j < PARTS; j++)
-            a_rows.load(a, col(a, stage * PARTS + j), values.a[j]);
-    }
-    __device__ __forceinline__ void load_b(const scale_rows<4> &rows, int32_t stage,
-                                           values &values) const
+    /* Does something for each scale of a stage that begins at `part` of K. */
+    template <typename action>
+    __device__ __forceinline__ void each(const dgi_device_scale &from, int32_t part,
+                                         action &&with) const
     {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
-            const int32_t at = col(b, stage * PARTS + j);
-            if (!uniform) {
-                rows.load(b, at, values.b[j]);
-                continue;
-            }
-            const float scale = rows.load_first(b, at);
+            const int32_t unit = min(part * PARTS + j, last_part);
+            const int32_t col = scale_index(unit, from.block_cols, from.col_phase);
 #pragma unroll
-            for (int row = 0; row < 4; row++)
-                values.b[j][row] = scale;
+            for (int i = 0; i < COUNT; i++)
+                if (ROW_COUNT % 32 == 0 || threadIdx.x % 32 + 32 * i < ROW_COUNT)
+                    with(j, i, rows.place(from, col, i));
         }
     }
-    __device__ __forceinline__ void store(float *target, const values &values) const
+    static __device__ __forceinline__ uint32_t place(uint32_t stage, int j, int i)
     {
-#pragma unroll
-        for (int j = 0; j < PARTS; j++, target += PART_SCALES) {
-#pragma unroll
-            for (int token = 0; token < A_COUNT; token++)
-                if (lane + 32 * token < TOKENS)
-                    target[lane + 32 * token] = values.a[j][token];
-            *(float4 *)(target + TOKENS + 4 * lane) =
-                make_float4(values.b[j][0], values.b[j][1], values.b[j][2], values.b[j][3]);
-        }
+        return stage + (j * PART_SCALES + 32 * i + threadIdx.x % 32) * 4;
     }
-    /* Brings B's scales of a stage to L2. */
-    __device__ __forceinline__ void fetch(const stage_walk &at) const
+    /* Floats go there by themselves. */
+    __device__ __forceinline__ void copy(const dgi_device_scale &from, int32_t part,
+                                         uint32_t target) const
     {
-        if (uniform && lane > 0)
-            return;
-        const scale_rows<4> rows = rows_of(at.tile);
+        each(from, part,
+             [&](int j, int i, const void *source) { copy_word_in(place(target, j, i), source); });
+    }
+    /* Codes that are no floats have to be converted: all are loaded before one is waited for. */
+    __device__ __forceinline__ void load(const dgi_device_scale &from, int32_t part,
+                                         stage_words &words) const
+    {
+        if (rows.ue8m0)
+            each(from, part, [&](int j, int i, const void *source) {
+                words[j][i] = __ldg((const uint8_t *)source);
+            });
+        else
+            each(from, part, [&](int j, int i, const void *source) {
+                words[j][i] = __ldg((const uint32_t *)source);
+            });
+    }
+    __device__ __forceinline__ void store(const stage_words &words, uint32_t target) const
+    {
 #pragma unroll
         for (int j = 0; j < PARTS; j++)
-            rows.fetch(b, col(b, at.part * PARTS + j));
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                if (ROW_COUNT % 32 == 0 || threadIdx.x % 32 + 32 * i < ROW_COUNT)
+                    shared_store(place(target, j, i), rows.ue8m0 ? scale_from_ue8m0(words[j][i])
+                                                                 : __uint_as_float(words[j][i]));
     }
 };
 
+/* Walks over the scales of B that this CTA's stages hold. */
+struct scale_walk {
+    const dgi_decode_args &args;
+    const share_of_work &work;
+    stage_walk at;
+    scale_feed<ROWS> feed;
+
+    __device__ __forceinline__ scale_walk(const dgi_decode_args &arguments,
+                                          const share_of_work &share)
+        : args(arguments), work(share), at(share),
+          feed(arguments.scale_b, share.first_tile * ROWS, arguments.n - 1, arguments.k)
+    {
+    }
+    __device__ __forceinline__ void advance()
+    {
+        if (at.advance(work))
+            feed = scale_feed<ROWS>(args.scale_b, at.tile * ROWS, args.n - 1, args.k);
+    }
+};
+
+/* One warp: gathers the scales of the stages. */
 __device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
                                             const shared_memory &shared, const share_of_work &work)
 {
-    constexpr int TOGETHER = PARTS > 1 ? 1 : TOKENS > 32 ? 2 : STAGES; /* loaded at once */
-    const scale_feed scales(args);
-    stage_walk at(work);
+    const uint32_t scales = shared_address(shared.scales), of_b = TOKENS * 4;
+    const bool convert =
+        args.scale_a.dtype == DGI_DEVICE_UE8M0 || args.scale_b.dtype == DGI_DEVICE_UE8M0;
+    const int32_t early = args.early && !convert ? min(STAGES, work.stages) : 0;
+    scale_walk ahead(args, work), b(args, work);
+#pragma unroll 1
+    for (int32_t i = 0; i < early; i++, ahead.advance())
+        ahead.feed.copy(args.scale_b, ahead.at.part, scales + i * (STAGE_SCALES * 4) + of_b);
+    wait_for_earlier_kernels();
+    const scale_feed<TOKENS> a(args.scale_a, 0, args.m - 1, args.k);
     ring_place place;
-    stage_walk ahead(work); /* B's scales are fetched to L2 two rings ahead */
-    int32_t fetched = 0;
-    for (; fetched < 2 * STAGES && fetched < work.stages; fetched++, ahead.advance(work))
-        scales.fetch(ahead);
-    scale_rows<4> rows = scales.rows_of(at.tile);
-    if (!args.early)
-        wait_for_earlier_kernels();
-    for (int32_t i = 0; i < work.stages; i += TOGETHER) {
-        scale_feed::values values[TOGETHER];
-        stage_walk tokens = at;
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++) { /* behind the last stage: the last one's */
-            scales.load_b(rows, at.part, values[j]);
-            if (at.advance(work))
-                rows = scales.rows_of(at.tile);
-        }
-        wait_for_earlier_kernels();
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            scales.load_a(tokens.part, values[j]);
-            tokens.advance(work);
-        }
-        for (int j = 0; j < TOGETHER && fetched < work.stages; j++, fetched++, ahead.advance(work))
-            scales.fetch(ahead);
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            if (i + j >= work.stages)
-                break;
-            mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
-            scales.store(shared.scales + place.stage * STAGE_SCALES, values[j]);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                mbarrier_arrive(shared.full(place.stage));
-            place.advance();
+#pragma unroll 1
+    for (int32_t i = 0; i < work.stages; i++, b.advance(), place.advance()) {
+        const uint32_t target = scales + place.stage * (STAGE_SCALES * 4);
+        const uint32_t full = shared.full(place.stage), empty = shared.empty(place.stage);
+        if (convert) {
+            scale_feed<TOKENS>::stage_words of_tokens = {};
+            scale_feed<ROWS>::stage_words of_rows;
+            a.load(args.scale_a, b.at.part, of_tokens);
+            b.feed.load(args.scale_b, b.at.part, of_rows);
+            mbarrier_wait(empty, place.parity ^ 1);
+            a.store(of_tokens, target);
+            b.feed.store(of_rows, target + of_b);
+            mbarrier_arrive(full);
+        } else {
+            mbarrier_wait(empty, place.parity ^ 1);
+            a.copy(args.scale_a, b.at.part, target);
+            if (i >= early)
+                b.feed.copy(args.scale_b, b.at.part, target + of_b);
+            arrive_when_copied(full);
         }
     }
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include "decode_common.cuh"
 #include "decode_multiply.cuh"
+#include "ptx/panel.cuh"
 #include "scales.cuh"
 
 #include <cuda_bf16.h>
@@ -15,58 +16,63 @@
 
 constexpr uint32_t MATH_BARRIER = 1; /* a named barrier */
 
-/* ---- sending ------------------------------------------------------------------------- */
+/* ---- sums in shared memory ------------------------------------------------------------- */
 
 /*
- * How the sums that a CTA receives lie in its shared memory: [sender][row of the share][column],
- * where the accumulators that a thread has for a row, of tokens 8 j + 2 q and the next, q = thread
- * % 4, lie side by side: column q * TOKENS / 4 + 2 j + token % 2. Four of them (two for 8 tokens)
- * are a group, and sent together.
+ * A cell is what a warp's accumulators are for 8 rows and 16 tokens (8 where there are no more):
+ * lane l has row l / 4 and tokens 2 (l % 4), the next, and the two that follow 8 later, side by
+ * side. A CTA receives the cells of [sender][8 rows of its share][16 tokens].
  */
-constexpr int PITCH = DGI_DECODE_PITCH(TOKENS); /* of the rows; no bank is met twice */
-constexpr int GROUP = TOKENS == 8 ? 2 : 4, GROUPS_OF_ROW = TOKENS / GROUP;
-constexpr int GROUPS_OF_THREAD = GROUPS_OF_ROW / 4;
+constexpr int CELL = TOKENS == 8 ? 2 : 4;  /* values of a lane */
+constexpr int CELLS = TOKENS / (4 * CELL); /* of 8 rows        */
+constexpr int CELL_BYTES = 32 * CELL * 4;
 
-/* The first token of a group: others are the next one and, in groups of four, those 8 later. */
-__device__ __forceinline__ int32_t group_token(int32_t q, int32_t group)
+/* Where this lane's values of a cell lie; `block`: of 8 rows, of all senders together. */
+__device__ __forceinline__ uint32_t cell_place(int32_t block, int32_t cell)
 {
-    return 16 * group + 2 * q;
+    return (block * CELLS + cell) * CELL_BYTES + threadIdx.x % 32 * (CELL * 4);
+}
+
+/* The first token of this lane in a cell. */
+__device__ __forceinline__ int32_t cell_token(const thread_place &thread, int32_t cell)
+{
+    return 16 * cell + thread.token;
 }
 
 /* Bytes that a CTA receives for a tile. */
 __device__ __forceinline__ uint32_t received_bytes(int32_t tokens)
 {
-    int32_t groups = 0;
+    int32_t lanes = 0;
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        groups += min(GROUPS_OF_THREAD, max(0, (tokens - 2 * q + 15) / 16));
-    return groups * GROUP * 4 * ROWS;
+        lanes += min(CELLS, max(0, (tokens - 2 * q + 15) / 16));
+    return lanes * CELL * 4 * DGI_DECODE_ROWS;
 }
 
 __device__ __forceinline__ void send(const accumulators &sum, const dgi_decode_args &args,
                                      const shared_memory &shared, const thread_place &thread,
                                      int32_t share, int32_t rank)
 {
-    const int32_t q = thread.token / 2;
+    const int32_t log = __ffs(share) - 1;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int32_t row = thread.row + 8 * half, owner = row / share;
-        const int32_t place = (rank * share + row % share) * PITCH + q * (TOKENS / 4);
-        const uint32_t target = shared.received_at + 4 * place;
-        const uint32_t remote = args.split == 1 ? 0 : remote_address(target, owner);
-        const uint32_t barrier = args.split == 1 ? 0 : remote_address(shared.all_received(), owner);
+        const int32_t row = threadIdx.x / 32 * 16 + 8 * half, owner = row >> log;
+        const int32_t block = (rank * share + (row & (share - 1))) / 8;
+        const uint32_t local = shared.received + cell_place(block, 0);
+        const uint32_t remote = remote_address(local, owner);
+        const uint32_t barrier = remote_address(shared.all_received(), owner);
 #pragma unroll
-        for (int group = 0; group < GROUPS_OF_THREAD; group++) {
-            float values[GROUP];
+        for (int cell = 0; cell < CELLS; cell++) {
+            float values[CELL];
+            if (cell_token(thread, cell) >= args.m)
+                break;
 #pragma unroll
-            for (int i = 0; i < GROUP; i++)
-                values[i] = sum[2 * GROUP * group + 4 * (i / 2) + 2 * half + i % 2];
-            if (group_token(q, group) >= args.m)
-                continue;
+            for (int i = 0; i < CELL; i++)
+                values[i] = sum[2 * CELL * cell + 4 * (i / 2) + 2 * half + i % 2];
             if (args.split == 1)
-                shared_store(target + 4 * GROUP * group, values);
+                shared_store(local + cell * CELL_BYTES, values);
             else
-                remote_store(remote + 4 * GROUP * group, values, barrier);
+                remote_store(remote + cell * CELL_BYTES, values, barrier);
         }
     }
 }
@@ -111,10 +117,21 @@ __device__ __forceinline__ void store_one(const dgi_decode_args &args, int32_t t
 
 /*
  * What the sums are multiplied by, and the bias. They are read while the sums are computed, and
- * handed to all in shared memory: a thread of the first warpgroup reads those of one row of its
- * CTA's share, one of the second those of a token.
+ * handed to all in shared memory, in one of two sets, as others may still use those of the tile
+ * before: a thread of the first warpgroup reads those of one row of its CTA's share, one of the
+ * second those of a token.
  */
 struct factors {
+    float *rows, *bias, *tokens;
+
+    __device__ __forceinline__ factors(const shared_memory &shared, int set)
+        : rows(shared.factors + set * DGI_DECODE_FACTORS(TOKENS)), bias(rows + ROWS),
+          tokens(bias + ROWS)
+    {
+    }
+};
+
+struct own_factor {
     float factor, bias;
 
     __device__ __forceinline__ void read(const dgi_decode_args &args, int32_t first_n)
@@ -131,47 +148,152 @@ struct factors {
         }
         bias = args.bias.dtype != DGI_DEVICE_NONE && of_row ? load_one(args.bias, n) : 0.0f;
     }
-    __device__ __forceinline__ void leave(const dgi_decode_args &args,
-                                          const shared_memory &shared) const
+    __device__ __forceinline__ void leave(const dgi_decode_args &args, const factors &to) const
     {
         const int32_t index = threadIdx.x % ROWS;
         if (threadIdx.x < ROWS) {
-            shared.row_factors[index] = factor * args.alpha;
-            shared.row_bias[index] = bias;
+            to.rows[index] = factor * args.alpha;
+            to.bias[index] = bias;
         } else if (index < TOKENS) {
-            shared.token_factors[index] = factor;
+            to.tokens[index] = factor;
         }
     }
 };
 
-/* Adds up this CTA's share and writes D: neighbouring threads write neighbouring columns. */
+/* ---- finishing ------------------------------------------------------------------------- */
+
+/* Sums of two cells, 16 rows: what a warp finishes at a time. */
+using unit_sums = float[2][CELL];
+
+struct unit {
+    const dgi_decode_args &args;
+    const factors &with;
+    const thread_place &thread;
+    int32_t n, row, cell; /* its first column of D, the same in this CTA's share, its tokens */
+
+    __device__ __forceinline__ int32_t token(int i) const
+    {
+        return cell_token(thread, cell) + 8 * (i / 2) + i % 2;
+    }
+    /* Sums become values of D, but for C. */
+    __device__ __forceinline__ void scale(unit_sums &sums) const
+    {
+        const int32_t lane_row = row + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float factor = with.rows[(lane_row + 8 * half) % ROWS];
+            const float bias = with.bias[(lane_row + 8 * half) % ROWS];
+#pragma unroll
+            for (int i = 0; i < CELL; i++)
+                sums[half][i] = sums[half][i] * (with.tokens[token(i)] * factor) + bias;
+        }
+    }
+    /* Results of 16 bits without C: turned in shared memory, then written 16 bytes at a time. */
+    __device__ __forceinline__ void write_narrow(const unit_sums &values, uint32_t panel,
+                                                 int32_t rows) const
+    {
+        const int32_t lane = threadIdx.x % 32;
+        const bool f16 = args.d.dtype == DGI_DEVICE_F16;
+        uint32_t pairs[4] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < CELL; i += 2)
+                pairs[i + half] = pack_pair(values[half][i], values[half][i + 1], f16);
+        /* The panel has 32 bytes for a token. Lane l gives the place of token l % 8, of those 8
+         * later for the last two matrices, of the last 8 rows for the second and the fourth. */
+        const int32_t at = lane % 8 + lane / 16 * 8;
+        __syncwarp(); /* all have read what lay there */
+        stmatrix_x4_turned(panel + dgi_decode_panel(at, lane / 8 % 2), pairs);
+        __syncwarp();
+        const int32_t here = 16 * cell + lane / 2, first = n + lane % 2 * 8;
+        uint4 chunk;
+        shared_load(panel + dgi_decode_panel(lane / 2, lane % 2), chunk);
+        if (here >= args.m || lane % 2 * 8 >= rows || lane / 2 >= 4 * CELL)
+            return;
+        uint16_t *to = (uint16_t *)args.d.data + here * args.d.ld + first;
+        if (first + 8 <= args.n && (uint64_t)to % 16 == 0) {
+            *(uint4 *)to = chunk;
+            return;
+        }
+        const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (first + i < args.n)
+                to[i] = (uint16_t)(words[i / 2] >> i % 2 * 16);
+    }
+    __device__ __forceinline__ void write_any(const unit_sums &values, int32_t rows) const
+    {
+#pragma unroll 1 /* long code, which would have to be read as well */
+        for (int i = 0; i < rows / 8 * CELL; i++) {
+            const int32_t at = token(i % CELL), lane_n = n + threadIdx.x % 32 / 4 + i / CELL * 8;
+            float value = 0.0f;
+#pragma unroll
+            for (int j = 0; j < 2 * CELL; j++)
+                value = i == j ? values[j / CELL][j % CELL] : value;
+            if (lane_n < args.n && at < args.m)
+                store_one(args, at, lane_n, value);
+        }
+    }
+};
+
+/* Adds up this CTA's share, which it has received, and writes D. */
 __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared_memory &shared,
-                                       int32_t share, int32_t first_n)
+                                       const factors &with, const thread_place &thread,
+                                       int32_t share, int32_t first_n, bool narrow)
 {
-    const int32_t row = threadIdx.x % share, n = first_n + row;
-    if (n >= args.n)
-        return;
-    const float row_factor = shared.row_factors[row], row_bias = shared.row_bias[row];
-    for (int32_t i = threadIdx.x / share; i < GROUPS_OF_ROW; i += MATH_THREADS / share) {
-        const int32_t q = i % 4, group = i / 4;
-        const float *from = shared.received + row * PITCH + q * (TOKENS / 4) + GROUP * group;
-        float sum[GROUP];
-        if (group_token(q, group) >= args.m)
+    constexpr int AT_ONCE = 16 / CELL; /* senders whose sums are loaded before any is added */
+    const int32_t rows = min(share, 16);
+    for (int32_t i = threadIdx.x / 32; i < max(share / 16, 1) * CELLS; i += MATH_THREADS / 32) {
+        const int32_t row = i / CELLS * 16, cell = i % CELLS;
+        const unit unit = {args, with, thread, first_n + row, row, cell};
+        const uint32_t from = shared.received + cell_place(row / 8, cell);
+        uint32_t next = from;
+        unit_sums sums = {};
+        if (16 * cell >= args.m || unit.n >= args.n)
             continue;
-        for (int32_t sender = 0; sender < args.split; sender++, from += share * PITCH) {
-            float part[GROUP];
-            shared_load(from, part);
+        for (int32_t sender = 0; sender < args.split; sender += AT_ONCE) {
+            unit_sums parts[AT_ONCE] = {};
 #pragma unroll
-            for (int j = 0; j < GROUP; j++)
-                sum[j] = sender == 0 ? part[j] : sum[j] + part[j];
-        }
+            for (int j = 0; j < AT_ONCE; j++, next += share / 8 * (CELLS * CELL_BYTES))
 #pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            const int32_t token = group_token(q, group) + j / 2 * 8 + j % 2;
-            if (token < args.m)
-                store_one(args, token, n,
-                          sum[j] * (shared.token_factors[token] * row_factor) + row_bias);
+                for (int half = 0; half < 2; half++)
+                    if (sender + j < args.split && 8 * half < rows)
+                        shared_load(next + half * (CELLS * CELL_BYTES), parts[j][half]);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+                for (int value = 0; value < 2 * CELL; value++)
+                    sums[value / CELL][value % CELL] += parts[j][value / CELL][value % CELL];
         }
+        unit.scale(sums);
+        if (narrow)
+            unit.write_narrow(sums, from - threadIdx.x % 32 * (CELL * 4), rows);
+        else
+            unit.write_any(sums, rows);
+    }
+}
+
+/* The same where K is not split: a warp has all sums of its rows. */
+__device__ __forceinline__ void finish_own(const accumulators &sum, const dgi_decode_args &args,
+                                           const shared_memory &shared, const factors &with,
+                                           const thread_place &thread, int32_t first_n)
+{
+    const int32_t row = threadIdx.x / 32 * 16;
+    const uint32_t panel = shared.received + threadIdx.x / 32 * (16 * TOKENS * 4);
+#pragma unroll
+    for (int cell = 0; cell < CELLS; cell++) {
+        const unit unit = {args, with, thread, first_n + row, row, cell};
+        unit_sums sums;
+        if (16 * cell >= args.m || unit.n >= args.n)
+            break;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < CELL; i++)
+                sums[half][i] = sum[2 * CELL * cell + 4 * (i / 2) + 2 * half + i % 2];
+        unit.scale(sums);
+        unit.write_narrow(sums, panel, 16);
     }
 }
 
@@ -182,6 +304,8 @@ __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
 {
     const thread_place thread;
     const int32_t share = ROWS / args.split;
+    const bool narrow =
+        (args.d.dtype == DGI_DEVICE_BF16 || args.d.dtype == DGI_DEVICE_F16) && args.beta == 0.0f;
     ring_place place;
     uint32_t parity = 0;
     if (SCALE_K == 0 && args.k > 0 && threadIdx.x < ROWS) { /* safe at any time, as it ends in L2 */
@@ -190,34 +314,40 @@ __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
         scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
     }
     wait_for_earlier_kernels();
+    if (args.split > 1)
+        cluster_wait(); /* all CTAs have set up their barriers */
     for (int32_t tile = work.first_tile; tile < args.tiles; tile += work.tile_step, parity ^= 1) {
         const int32_t first_n = tile * ROWS + work.rank * share;
-        factors factors;
+        const factors factors(shared, (int)parity);
+        own_factor own;
         accumulators sum;
-        if (SCALE_K == 0)
-            factors.read(args, first_n);
-        multiply_tile(sum, shared, thread, work.end - work.begin, group, place);
-        if (SCALE_K != 0) /* only the bias: not worth registers meanwhile */
-            factors.read(args, first_n);
-
-        /* What this tile's sums and factors replace must have been read, in the whole cluster. */
-        named_barrier(MATH_BARRIER, MATH_THREADS);
-        if (args.split > 1 && tile == work.first_tile)
-            cluster_wait(); /* all CTAs have set up their barriers */
-        else if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_ready(), parity ^ 1);
         if (args.split > 1 && threadIdx.x == 0)
             mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m));
-        send(sum, args, shared, thread, share, work.rank);
-        factors.leave(args, shared);
-        named_barrier(MATH_BARRIER, MATH_THREADS);
+        if (SCALE_K == 0)
+            own.read(args, first_n);
+        multiply_tile(sum, shared, thread, work.end - work.begin, group, place);
+        if (SCALE_K != 0) /* only the bias: not worth registers meanwhile */
+            own.read(args, first_n);
+        own.leave(args, factors);
+
+        /* What this tile's sums replace must have been read, in the whole cluster. */
+        if (args.split > 1 && tile != work.first_tile)
+            mbarrier_wait_cluster(shared.all_ready(), parity ^ 1);
+        const bool keep = args.split == 1 && narrow;
+        if (!keep)
+            send(sum, args, shared, thread, share, work.rank);
+        named_barrier(MATH_BARRIER, MATH_THREADS); /* for the factors */
+        if (keep) {
+            finish_own(sum, args, shared, factors, thread, first_n);
+            continue;
+        }
         if (args.split > 1)
             mbarrier_wait_cluster(shared.all_received(), parity);
-        finish(args, shared, share, first_n);
-        if (args.split == 1 || tile + work.tile_step >= args.tiles)
+        finish(args, shared, factors, thread, share, first_n, narrow);
+        if (tile + work.tile_step >= args.tiles)
             continue;
         named_barrier(MATH_BARRIER, MATH_THREADS);
-        if (threadIdx.x < args.split)
-            remote_arrive(remote_address(shared.all_ready(), threadIdx.x));
+        if (args.split > 1 && threadIdx.x < args.split)
+            mbarrier_arrive_cluster(shared.all_ready(), threadIdx.x);
     }
 }

@@ -18,7 +18,7 @@
  * copy engine; one gathers scales where these change along K.
  *
  * With programmatic dependent launch this kernel begins while the one before it still runs, and
- * lets the next one begin at once. All roles wait for the earlier kernels before they touch
+ * lets the next one begin when it has not much left to read. All roles wait for the earlier kernels before they touch
  * anything that those may write; see decode_feed.cuh for B.
  */
 #include "decode_feed.cuh"
@@ -32,15 +32,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const share_of_work work(args);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
-    launch_dependents();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == MATH_THREADS) {
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 2);
+            mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 1 + 32);
             mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
         }
         mbarrier_init(shared.all_received(), 1);
         mbarrier_init(shared.all_ready(), args.split);
         mbarrier_init_fence();
+        feed_first(args, shared, work);
     }
     __syncthreads();
     if (args.split > 1)

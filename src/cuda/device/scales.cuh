@@ -61,6 +61,14 @@ template <int COUNT> struct scale_rows {
         }
     }
 
+    /* Where row `i`'s scale in column `col` lies. */
+    __device__ __forceinline__ const void *place(const dgi_device_scale &scale, int32_t col,
+                                                 int i) const
+    {
+        return (const uint8_t *)scale.data +
+               (first[i] + col * (uint32_t)scale.col_stride * (ue8m0 ? 1 : 4));
+    }
+
     /* The first row's scale in column `col`. */
     __device__ __forceinline__ float load_first(const dgi_device_scale &scale, int32_t col) const
     {
@@ -73,10 +81,8 @@ template <int COUNT> struct scale_rows {
     /* Brings the scales in column `col` to L2. */
     __device__ __forceinline__ void fetch(const dgi_device_scale &scale, int32_t col) const
     {
-        const uint8_t *data = (const uint8_t *)scale.data;
-        const uint32_t place = col * (uint32_t)scale.col_stride * (ue8m0 ? 1 : 4);
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            fetch_line(data + (first[i] + place));
+            fetch_line(place(scale, col, i));
     }
 };

@@ -25,6 +25,19 @@ static inline void stmatrix_x4(uint32_t address, const uint32_t (&value)[4])
     }
     sim_sync_warp();
 }
+static inline void stmatrix_x4_turned(uint32_t address, const uint32_t (&value)[4])
+{
+    uint64_t addresses[SIM_WARP];
+    memcpy(addresses, sim_exchange(address), sizeof addresses);
+    const int lane = (int)(sim_here->thread.x % SIM_WARP);
+    for (int matrix = 0; matrix < 4; matrix++)
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = (uint32_t)addresses[matrix * 8 + lane % 4 * 2 + i];
+            memcpy(sim_shared_memory(row, 16) + lane / 4 * 2, (const uint16_t *)&value[matrix] + i,
+                   2);
+        }
+    sim_sync_warp();
+}
 static inline void store_pair(uint32_t address, float first, float second)
 {
     const float pair[2] = {first, second};

@@ -14,17 +14,17 @@ static inline void remote_store(uint32_t address, const float (&value)[Count], u
 {
     sim_remote_store(address, value, Count, barrier);
 }
+static inline void shared_store(uint32_t address, float value)
+{
+    memcpy(sim_shared_memory(address, sizeof value), &value, sizeof value);
+}
 template <int Count> static inline void shared_store(uint32_t address, const float (&value)[Count])
 {
     memcpy(sim_shared_memory(address, sizeof value), value, sizeof value);
 }
-template <int Count> static inline void shared_load(const float *from, float (&value)[Count])
+template <typename T> static inline void shared_load(uint32_t address, T &value)
 {
-    memcpy(value, from, sizeof value);
-}
-static inline void remote_arrive(uint32_t barrier)
-{
-    sim_barrier_arrive(barrier, 0);
+    memcpy(&value, sim_shared_memory(address, sizeof value), sizeof value);
 }
 static inline void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity)
 {

@@ -22,6 +22,15 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&v
                  : "memory");
 }
 
+/* The same of the matrices turned: what lane i gives is where column i % 8 goes. */
+__device__ __forceinline__ void stmatrix_x4_turned(uint32_t address, const uint32_t (&value)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     address),
+                 "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])
+                 : "memory");
+}
+
 __device__ __forceinline__ void store_pair(uint32_t address, float first, float second)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second)

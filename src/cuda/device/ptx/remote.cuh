@@ -30,6 +30,10 @@ __device__ __forceinline__ void remote_store(uint32_t address, const float (&val
 }
 
 /* The same in this CTA, without a barrier. */
+__device__ __forceinline__ void shared_store(uint32_t address, float value)
+{
+    asm volatile("st.shared::cta.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
 __device__ __forceinline__ void shared_store(uint32_t address, const float (&value)[2])
 {
     asm volatile("st.shared::cta.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(value[0]),
@@ -43,19 +47,25 @@ __device__ __forceinline__ void shared_store(uint32_t address, const float (&val
                  : "memory");
 }
 
-__device__ __forceinline__ void shared_load(const float *from, float (&value)[2])
+__device__ __forceinline__ void shared_load(uint32_t address, float (&value)[2])
 {
-    *(float2 *)value = *(const float2 *)from;
+    asm volatile("ld.shared::cta.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(value[0]), "=f"(value[1])
+                 : "r"(address)
+                 : "memory");
 }
-__device__ __forceinline__ void shared_load(const float *from, float (&value)[4])
+__device__ __forceinline__ void shared_load(uint32_t address, float (&value)[4])
 {
-    *(float4 *)value = *(const float4 *)from;
+    asm volatile("ld.shared::cta.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
+                 : "r"(address)
+                 : "memory");
 }
-
-/* Arrives there, after this thread's reads and writes. */
-__device__ __forceinline__ void remote_arrive(uint32_t barrier)
+__device__ __forceinline__ void shared_load(uint32_t address, uint4 &value)
 {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+    asm volatile("ld.shared::cta.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
                  : "memory");
 }
 
@@ -74,10 +84,10 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
                  : "memory");
 }
 
-/* The two halves of cluster_sync(). */
+/* The two halves of a cluster_sync() that publishes nothing but barriers: mbarrier_init_fence(). */
 __device__ __forceinline__ void cluster_arrive()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait()
 {
