@@ -94,28 +94,25 @@ static int32_t ceil_div(int64_t size, int64_t step)
     return (int32_t)((size + step - 1) / step);
 }
 
-/* The most CTAs of a launch. Up to 64 tokens two fit on a multiprocessor. */
+/* The most CTAs that run at the same time. Up to 64 tokens two fit on a multiprocessor. */
 static int32_t most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split)
 {
-    if (kernel->tokens > 64)
-        return units;
-    return (int32_t)(units * (split == 1 ? DGI_FEW_CTAS_UNSPLIT : DGI_FEW_CTAS_SPLIT));
+    const int32_t places = kernel->tokens > 64 ? units : 2 * units;
+    return split <= 2 ? places : (int32_t)(places * DGI_FEW_LARGE_CLUSTERS);
 }
 
 /* Cycles of the busiest CTA. */
 static double busiest(const dg_gemm *gemm, const dgi_decode_plan *plan, int32_t units)
 {
     const double m = (double)gemm->d.rows;
-    const double stage = DGI_FEW_STAGE_CYCLES + DGI_FEW_STAGE_TOKEN_CYCLES * m;
-    const double tile = DGI_FEW_TILE_CYCLES + DGI_FEW_TILE_TOKEN_CYCLES * m;
+    const int32_t stages = ceil_div(ceil_div(gemm->a.cols, DGI_PACKED_K), plan->split);
     const int32_t ctas = plan->clusters * plan->split;
     const double crowd = ctas > units ? (double)ctas / units : 1.0;
-    double exchange = 0.0;
+    double cycles = stages * DGI_FEW_STAGE_CYCLES * crowd;
     for (int32_t split = 1; split < plan->split; split *= 2)
-        exchange += DGI_FEW_EXCHANGE_CYCLES + DGI_FEW_EXCHANGE_TOKEN_CYCLES * m;
-    return (double)ceil_div(plan->tiles, plan->clusters) *
-           (ceil_div(ceil_div(gemm->a.cols, DGI_PACKED_K), plan->split) * stage * crowd + exchange +
-            tile / plan->split);
+        cycles += DGI_FEW_EXCHANGE_CYCLES + DGI_FEW_EXCHANGE_TOKEN_CYCLES * m;
+    cycles += (DGI_FEW_TILE_CYCLES + DGI_FEW_TILE_TOKEN_CYCLES * m) / plan->split;
+    return ceil_div(plan->tiles, plan->clusters) * cycles;
 }
 
 static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_split, int32_t index)
@@ -124,7 +121,6 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
     const int32_t stages = ceil_div(gemm->a.cols, DGI_PACKED_K);
     const int32_t most = !may_split ? 1 : kernel->tokens < 64 ? MOST_SPLIT : MOST_SPLIT / 2;
     dgi_decode_plan plan = {0};
-    double best = 0.0;
     for (int32_t split = 1; split <= most && (split == 1 || split <= stages); split *= 2) {
         dgi_decode_plan candidate = {
             .kernel = index,
@@ -135,14 +131,10 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
         int32_t room = most_ctas(kernel, units, split) / split;
         room = room > 0 ? room : 1;
         candidate.clusters = ceil_div(candidate.tiles, ceil_div(candidate.tiles, room));
-        const double cycles = busiest(gemm, &candidate, units);
-        if (split == 1 || cycles < best) {
+        candidate.cycles = busiest(gemm, &candidate, units);
+        if (split == 1 || candidate.cycles < plan.cycles)
             plan = candidate;
-            best = cycles;
-        }
     }
-    const double read = (double)gemm->d.cols * (double)gemm->a.cols / DGI_MEMORY_BYTES;
-    plan.cycles = DGI_FEW_LAUNCH_CYCLES + (read > best ? read : best);
     return plan;
 }
 
@@ -163,4 +155,9 @@ bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_d
             return true;
         }
     return false;
+}
+
+bool dgi_decode_is_faster(const dgi_decode_plan *few, const dgi_sm90_plan *many)
+{
+    return few->cycles + DGI_FAVOUR_MANY_CYCLES <= many->cycles;
 }

@@ -6,7 +6,7 @@
 #ifndef DGI_PLAN_DECODE_SM90_H
 #define DGI_PLAN_DECODE_SM90_H
 
-#include "deepgemm.h"
+#include "core/plan_sm90.h"
 
 enum { DGI_MOST_FEW = 128 }; /* rows of A that the kernels for few tokens take at most */
 
@@ -40,6 +40,9 @@ bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_d
 /* The plan with one kernel. DG_OK, or why that kernel cannot run the GEMM. */
 dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t kernel,
                                dgi_decode_plan *plan);
+
+/* Whether a plan is faster than one of the kernels for many tokens, as far as is predicted. */
+bool dgi_decode_is_faster(const dgi_decode_plan *few, const dgi_sm90_plan *many);
 
 /* The row of that name, or -1. */
 int32_t dgi_decode_find(const char *name);

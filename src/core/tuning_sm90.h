@@ -69,40 +69,37 @@ enum {
 enum { DGI_GROUPED_ALONE = 700 };
 /* Cycles of a tile beside its stages, of any size. */
 #define DGI_GROUPED_TILE_CYCLES 2500.0
+/* Bytes of B a cycle that the memory gives to all multiprocessors together. */
+#define DGI_MEMORY_BYTES        2500.0
 
 /* ---- kernels for few tokens (plan_decode_sm90.c) ---------------------------------------- */
 
 /*
- * Fitted to the splits of K that were fastest for eight weights of 4.6 to 117 MB, M = 1 to 32,
- * which they reproduce; the times themselves they predict within a third. All are cycles of one
- * CTA, with a part that each token adds.
+ * Fitted to the times of several splits of K for eight weights of 4 to 117 MB, M = 1 to 128
+ * (docs/decode-log.md): the split that is chosen is within 5 % of the best. All are cycles of one
+ * CTA, with a part that each token adds. In a chain of small products, which overlap, a product
+ * takes down to half of what is predicted.
  */
-#define DGI_FEW_STAGE_CYCLES          230.0 /* of a stage: 128 of K, 128 rows of B         */
-#define DGI_FEW_STAGE_TOKEN_CYCLES    7.5
-#define DGI_FEW_TILE_CYCLES           300.0 /* of a tile's end, which a cluster's CTAs share */
-#define DGI_FEW_TILE_TOKEN_CYCLES     150.0
-#define DGI_FEW_EXCHANGE_CYCLES       700.0 /* of each doubling of the CTAs that share a tile */
-#define DGI_FEW_EXCHANGE_TOKEN_CYCLES 8.0
-/* Of a launch: its beginning and its end. */
-#define DGI_FEW_LAUNCH_CYCLES         5000.0
-/* Bytes of B a cycle that the memory gives to all multiprocessors together. */
-#define DGI_MEMORY_BYTES              2500.0
+#define DGI_FEW_STAGE_CYCLES          1000.0 /* of a stage: 128 of K, 128 rows of B         */
+#define DGI_FEW_TILE_CYCLES           1200.0 /* of a tile's end, which a cluster's CTAs share */
+#define DGI_FEW_TILE_TOKEN_CYCLES     40.0
+#define DGI_FEW_EXCHANGE_CYCLES       1600.0 /* of each doubling of the CTAs that share a tile */
+#define DGI_FEW_EXCHANGE_TOKEN_CYCLES 15.0
 /*
- * CTAs of a launch for each multiprocessor, which has room for two: 2 where K is not split, else
- * fewer, which leaves room for the next kernel's beginning (measured: 224 on 132 help, 256 harm).
+ * Of all places for CTAs, the part that clusters of 4 and more can take at the same time: a cluster
+ * lies within a group of multiprocessors whose number need not be a multiple of its own. (The
+ * times say that 28 clusters of 4 fit on 132 of them, and 32 do not.)
  */
-#define DGI_FEW_CTAS_UNSPLIT          2.0
-#define DGI_FEW_CTAS_SPLIT            1.8
+#define DGI_FEW_LARGE_CLUSTERS        0.9
 
 /* ---- between the two families (cuda/gemm.c) --------------------------------------------- */
 
-/* Up to so many tokens the kernels for few run, whatever is predicted. */
-enum { DGI_ALWAYS_FEW = 32 };
+/* Up to so many tokens the kernels for few run, whatever is predicted: they were always faster. */
+enum { DGI_ALWAYS_FEW = 64 };
 /*
- * By so many cycles the prediction for few tokens may exceed the one for many, which knows nothing
- * of the launch itself nor of the memory's speed. An estimate: where the families cross has not
- * been measured.
+ * Beyond, so many cycles fewer must be predicted for few. At M = 128 this takes the faster family,
+ * or one within 3 %, where both were measured (docs/decode-log.md).
  */
-#define DGI_FAVOUR_FEW_CYCLES 5000.0
+#define DGI_FAVOUR_MANY_CYCLES 2000.0
 
 #endif

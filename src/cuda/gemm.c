@@ -186,8 +186,7 @@ static dg_status choose(const dgi_cuda *cuda, const dg_gemm *gemm, choice *chose
     dg_status status = dgi_sm90_choose(gemm, cuda->units, invariant, &chosen->many);
     if (!chosen->decode)
         return status;
-    chosen->decode =
-        status != DG_OK || chosen->few.cycles <= chosen->many.cycles + DGI_FAVOUR_FEW_CYCLES;
+    chosen->decode = status != DG_OK || dgi_decode_is_faster(&chosen->few, &chosen->many);
     return DG_OK;
 }
 

@@ -112,25 +112,84 @@ static void every_recipe_runs(void **state)
         }
 }
 
-/* The shapes whose best split was measured: see docs/decode-log.md. */
-static void measured_shapes(void **state)
+/* Measured times of splits, from docs/decode-log.md: the one that is chosen is near the best. */
+static void measured_splits(void **state)
 {
     (void)state;
     static const struct {
+        int64_t n, k, m;
+        double us[5]; /* of K in 1, 2, 4, 8, 16 parts; 0: not measured */
+    } shapes[] = {
+        {576, 7168, 1, {0, 0, 5.02, 3, 2.76}},
+        {576, 7168, 32, {0, 0, 6.3, 4.58, 3.24}},
+        {576, 7168, 64, {0, 0, 7.37, 5.22, 5.22}},
+        {576, 7168, 128, {0, 0, 9.37, 6.7, 6.75}},
+        {7168, 2048, 1, {6.3, 4.59, 4.93}},
+        {7168, 2048, 32, {7.03, 5.49, 6.19}},
+        {7168, 2048, 64, {8.02, 7.56, 7.72}},
+        {7168, 2048, 128, {9.69, 9.57, 12.4}},
+        {2112, 7168, 1, {0, 9.17, 6.32, 5.55}},
+        {2112, 7168, 32, {0, 10.89, 7.33, 7.38}},
+        {2112, 7168, 64, {0, 12.45, 8.04, 8.35}},
+        {2112, 7168, 128, {0, 15.73, 10.21, 13.09}},
+        {32768, 512, 1, {4.85, 7.17}},
+        {32768, 512, 32, {6.79, 9.69}},
+        {32768, 512, 64, {7.89, 13.73}},
+        {32768, 512, 128, {10.77, 22.27}},
+        {4096, 7168, 1, {0, 10.01, 9.82, 9.53}},
+        {4096, 7168, 32, {0, 11.63, 12.13, 12.02}},
+        {4096, 7168, 64, {0, 13.26, 13.85, 14.69}},
+        {4096, 7168, 128, {0, 16.15, 21.21, 25.61}},
+        {24576, 1536, 1, {9.29, 9.55}},
+        {24576, 1536, 32, {11.13, 11.12}},
+        {24576, 1536, 64, {12.71, 14.94}},
+        {24576, 1536, 128, {16.22, 22.3}},
+        {8192, 8192, 1, {19.61, 16.99, 23.85}},
+        {8192, 8192, 32, {23.34, 17.32, 20.43}},
+        {8192, 8192, 64, {25.36, 18.71, 23.75}},
+        {8192, 8192, 128, {28.48, 21.63, 42.61}},
+        {7168, 16384, 1, {0, 27.91, 27.41}},
+        {7168, 16384, 32, {0, 30.38, 29.58}},
+        {7168, 16384, 64, {0, 31.73, 31.28}},
+        {7168, 16384, 128, {0, 35.33, 37.38}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const double *us = shapes[i].us;
+        dg_gemm g =
+            gemm_of(recipe_named("token_channel"), shapes[i].m, shapes[i].n, shapes[i].k, DG_BF16);
+        dgi_decode_plan plan;
+        assert_true(dgi_decode_choose(&g, UNITS, true, &plan));
+        double best = us[4];
+        for (int j = 0; j < 4; j++)
+            best = us[j] > 0.0 && (best == 0.0 || us[j] < best) ? us[j] : best;
+        const double chosen = us[__builtin_ctz((unsigned)plan.split)];
+        if (chosen == 0.0 || chosen > 1.05 * best)
+            fail_msg("%lld x %lld at M = %lld: in %d parts", (long long)shapes[i].n,
+                     (long long)shapes[i].k, (long long)shapes[i].m, plan.split);
+    }
+}
+
+/* Which family was faster at M = 128. */
+static void measured_crossing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *recipe;
         int64_t n, k;
-        int32_t split, clusters;
-    } shapes[] = {{576, 7168, 16, 5},   {2112, 7168, 8, 17}, {7168, 2048, 2, 56},
-                  {32768, 512, 1, 256}, {4096, 7168, 4, 32}, {24576, 1536, 1, 192},
-                  {8192, 8192, 2, 64},  {7168, 16384, 4, 56}};
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        for (int64_t m = 1; m <= 8; m *= 8) {
-            dg_gemm g = gemm_of(recipe_named("block128"), m, shapes[i].n, shapes[i].k, DG_BF16);
-            dgi_decode_plan plan;
-            assert_true(dgi_decode_choose(&g, UNITS, true, &plan));
-            if (plan.split != shapes[i].split || plan.clusters != shapes[i].clusters)
-                fail_msg("%lld x %lld at M = %lld: %d clusters of %d", (long long)shapes[i].n,
-                         (long long)shapes[i].k, (long long)m, plan.clusters, plan.split);
-        }
+        bool few;
+    } cases[] = {{"block128", 576, 7168, true},    {"token_channel", 4096, 7168, true},
+                 {"block128", 7168, 2048, false},  {"token_channel", 7168, 2048, false},
+                 {"block128", 24576, 1536, false}, {"token_channel", 8192, 8192, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dg_gemm g = gemm_of(recipe_named(cases[i].recipe), 128, cases[i].n, cases[i].k, DG_BF16);
+        dgi_decode_plan few;
+        dgi_sm90_plan many;
+        assert_true(dgi_decode_choose(&g, UNITS, true, &few));
+        assert_int_equal(dgi_sm90_choose(&g, UNITS, false, &many), DG_OK);
+        if (dgi_decode_is_faster(&few, &many) != cases[i].few)
+            fail_msg("%s %lld x %lld: %g and %g cycles", cases[i].recipe, (long long)cases[i].n,
+                     (long long)cases[i].k, few.cycles, many.cycles);
+    }
 }
 
 static void refuse(const dg_gemm *g, const char *kernel, dg_status status, const char *part)
@@ -158,9 +217,13 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing_fills_the_parts), cmocka_unit_test(kernel_table),
-        cmocka_unit_test(plans_cover_the_work),    cmocka_unit_test(every_recipe_runs),
-        cmocka_unit_test(measured_shapes),         cmocka_unit_test(refusals),
+        cmocka_unit_test(packing_fills_the_parts),
+        cmocka_unit_test(kernel_table),
+        cmocka_unit_test(plans_cover_the_work),
+        cmocka_unit_test(every_recipe_runs),
+        cmocka_unit_test(measured_splits),
+        cmocka_unit_test(measured_crossing),
+        cmocka_unit_test(refusals),
     };
     return test_run(argc, argv, tests);
 }
