@@ -74,6 +74,7 @@ dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream
                                   CUfunction *function);
 /* Shared memory that a GEMM kernel asks for. */
 int dgi_cuda_shared_bytes(const dgi_sm90_kernel *row);
+int dgi_cuda_grouped_shared_bytes(const dgi_sm90_kernel *row);
 dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
                                 CUfunction *function);
 void dgi_cuda_unload(dgi_cuda *cuda);
@@ -98,11 +99,11 @@ dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
 
 /*
- * Launches a kernel of many tokens or of groups, whose clusters stand side by side. A `dependent`
- * one waits itself for those before it, so it may begin while they still run.
+ * Launches a kernel of many tokens or of groups, whose clusters stand side by side. It waits itself
+ * for those before it, so it may begin while they still run.
  */
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
-                                int32_t ctas, bool dependent, void *args, CUstream stream);
+                                int32_t ctas, int shared_bytes, void *args, CUstream stream);
 
 /*
  * Launches a kernel for few tokens. `packed` are B's codes as in core/packed_sm90.h, or NULL where
@@ -127,6 +128,8 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequanti
 dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm);
 /* Whether the copy engine can address the matrix: multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix);
+/* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
+bool dgi_cuda_can_copy_out(const dg_gemm *gemm);
 /* A map of `matrix` for boxes of `box_rows` rows, 128 bytes wide, with the 128-byte swizzle. */
 dg_status dgi_cuda_describe(dgi_cuda *cuda, const dg_matrix *matrix, uint32_t box_rows,
                             CUtensorMap *map);

@@ -24,8 +24,7 @@ static bool can_copy_scales(const dgi_sm90_kernel *kernel, const dg_scale *scale
            (scale->cols <= 1 || (scale->col_stride % 4 == 0 && scale->col_stride >= scale->rows));
 }
 
-/* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */
-static bool can_copy_out(const dg_gemm *gemm)
+bool dgi_cuda_can_copy_out(const dg_gemm *gemm)
 {
     return dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f &&
            dgi_cuda_can_copy(&gemm->d) && gemm->d.cols % 8 == 0;
@@ -37,10 +36,12 @@ dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix)
 }
 
 static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_plan *plan,
-                           dgi_gemm_args *args)
+                           dgi_gemm_product *product)
 {
     const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
     const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
+    dgi_gemm_args *args = &product->args;
+    dgi_gemm_maps *maps = &product->maps;
     *args = (dgi_gemm_args){
         .c = dgi_device_matrix_of(&gemm->c),
         .d = dgi_device_matrix_of(&gemm->d),
@@ -58,25 +59,25 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
         .beta = gemm->beta,
         .copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a),
         .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.data != NULL,
-        .copy_out = can_copy_out(gemm),
+        .copy_out = dgi_cuda_can_copy_out(gemm),
         .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
     };
     if (args->copy_out)
-        DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &args->d_map));
+        DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &maps->d));
     if (args->copy_scales)
         DGI_TRY(dgi_cuda_describe_scales(cuda, &gemm->scale_a, (uint32_t)kernel->tile_m,
-                                         (uint32_t)(128 / kernel->promote_k), &args->scale_a_map));
+                                         (uint32_t)(128 / kernel->promote_k), &maps->scale_a));
     if (args->k == 0)
         return DG_OK; /* A and B are empty and have no address */
-    DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster),
-                              &args->a_map));
+    DGI_TRY(
+        dgi_cuda_describe(cuda, &gemm->a, (uint32_t)(kernel->tile_m / kernel->cluster), &maps->a));
     if (args->packed != NULL)
         return DG_OK;
-    return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &args->b_map);
+    return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &maps->b);
 }
 
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
-                                int32_t ctas, bool dependent, void *args, CUstream stream)
+                                int32_t ctas, int shared_bytes, void *args, CUstream stream)
 {
     CUlaunchAttribute attributes[2] = {
         {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
@@ -92,10 +93,10 @@ dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, C
         .blockDimX = (unsigned)(kernel->groups + 1) * 128,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)dgi_cuda_shared_bytes(kernel),
+        .sharedMemBytes = (unsigned)shared_bytes,
         .hStream = stream,
         .attrs = attributes,
-        .numAttrs = dependent ? 2 : 1,
+        .numAttrs = cuda->dependent_launch ? 2 : 1,
     };
     return dgi_cuda_launch(cuda, kernel->name, function, &config, args);
 }
@@ -206,12 +207,13 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     if (chosen->decode)
         return dgi_cuda_decode(cuda, &aligned, gemm->weights != NULL ? gemm->weights->data : NULL,
                                &chosen->few, stream);
+    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[chosen->many.kernel];
     CUfunction function;
-    dgi_gemm_args args;
+    dgi_gemm_product product;
     DGI_TRY(dgi_cuda_kernel(cuda, chosen->many.kernel, stream, &function));
-    DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &args));
-    return dgi_cuda_launch_tiles(cuda, &dgi_sm90_kernels[chosen->many.kernel], function,
-                                 chosen->many.ctas, cuda->dependent_launch, &args, stream);
+    DGI_TRY(fill_args(cuda, &aligned, &chosen->many, &product));
+    return dgi_cuda_launch_tiles(cuda, kernel, function, chosen->many.ctas,
+                                 dgi_cuda_shared_bytes(kernel), &product, stream);
 }
 
 dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm)

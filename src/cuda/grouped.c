@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Grouped products on Hopper, host side: two launches, grouped_setup and the GEMM kernel, neither
- * of which depends on the sizes in device memory.
+ * Grouped products on Hopper, host side: one launch of the GEMM kernel, where need be behind one of
+ * grouped_setup. None depends on the sizes in device memory.
  */
 #include "cuda/grouped.h"
 
@@ -10,99 +10,6 @@
 #include "core/grouped.h"
 
 #include <stdlib.h>
-
-/* ---- launching ------------------------------------------------------------------------- */
-
-static bool can_copy_address(const void *data, int64_t pitch_bytes)
-{
-    return (uintptr_t)data % 16 == 0 && pitch_bytes % 16 == 0;
-}
-
-/* A map of the right kind; grouped_setup says where and how large. */
-static dg_status encode_any(dgi_cuda *cuda, dg_dtype dtype, uint32_t box_rows, CUtensorMap *map)
-{
-    dg_matrix any = dg_matrix_of((void *)(uintptr_t)256, dtype, 256, 256);
-    return dgi_cuda_describe(cuda, &any, box_rows, map);
-}
-
-static dgi_device_scale device_scale(const dg_scale *scale, int32_t unit, bool varies)
-{
-    dg_scale of = *scale;
-    of.cols = varies ? 2 : 1;
-    return dgi_device_scale_of(&of, unit);
-}
-
-dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
-                                    const dg_gemm *gemm, dgi_varying vary,
-                                    dgi_grouped_product *product)
-{
-    const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
-    const bool can_copy_out = dg_dtype_bytes(gemm->d.dtype) == 2 && gemm->beta == 0.0f;
-    *product = (dgi_grouped_product){
-        .gemm =
-            {
-                .c = dgi_device_matrix_of(&gemm->c),
-                .d = dgi_device_matrix_of(&gemm->d),
-                .bias = dgi_device_matrix_of(&gemm->bias),
-                .scale_a = device_scale(&gemm->scale_a, unit, vary.scale_a),
-                .scale_b = device_scale(&gemm->scale_b, unit, vary.scale_b),
-                .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
-                .m = (int32_t)gemm->d.rows,
-                .n = (int32_t)gemm->d.cols,
-                .k = (int32_t)gemm->a.cols,
-                .alpha = gemm->alpha,
-                .beta = gemm->beta,
-                .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
-                .copy_out = can_copy_out, /* where addresses and pitches allow it */
-                .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
-            },
-        .a = gemm->a.data,
-        .b = gemm->b.data,
-        .lda = gemm->a.ld,
-        .ldb = gemm->b.ld,
-    };
-    if (can_copy_out)
-        DGI_TRY(encode_any(cuda, gemm->d.dtype, 16, &product->gemm.d_map));
-    DGI_TRY(encode_any(cuda, gemm->a.dtype, (uint32_t)(kernel->tile_m / kernel->cluster),
-                       &product->gemm.a_map));
-    return encode_any(cuda, gemm->b.dtype, (uint32_t)kernel->tile_n, &product->gemm.b_map);
-}
-
-static int32_t clusters_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
-{
-    return cuda->units / kernel->cluster;
-}
-
-dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
-                                dgi_grouped_setup_args *args, CUstream stream)
-{
-    enum { RECORDS = 16 }; /* of a CTA: half as many as it has warps, for they take long */
-    args->tile_m = kernel->tile_m;
-    args->cluster_n = kernel->tile_n * kernel->cluster;
-    args->clusters = clusters_of(cuda, kernel);
-    for (args->first = 0; args->first < args->count; args->first += DGI_MOST_PRODUCTS) {
-        const int32_t here = dgi_products_from(args->count, args->first);
-        DGI_TRY(dgi_cuda_launch_blocks(cuda, DGI_SMALL_grouped_setup, args,
-                                       (here + RECORDS - 1) / RECORDS, DGI_MOST_PRODUCTS, stream));
-    }
-    return DG_OK;
-}
-
-dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, const dgi_grouped_record *records,
-                                  const int32_t *before, int32_t count, CUstream stream)
-{
-    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[index];
-    const int32_t ctas = clusters_of(cuda, kernel) * kernel->cluster;
-    CUfunction function;
-    DGI_TRY(dgi_cuda_grouped_kernel(cuda, index, stream, &function));
-    for (int32_t first = 0; first < count; first += DGI_MOST_PRODUCTS) {
-        dgi_grouped_args args = {records + first, before + dgi_before_place(first),
-                                 dgi_products_from(count, first)};
-        DGI_TRY(dgi_cuda_launch_tiles(cuda, kernel, function, ctas, cuda->dependent_launch, &args,
-                                      stream));
-    }
-    return DG_OK;
-}
 
 /* ---- a call and its scratch memory ----------------------------------------------------- */
 
@@ -113,14 +20,15 @@ typedef struct call {
     dg_groups groups;
     int32_t kernel;
     CUstream stream;
-    bool staged;   /* D is written by grouped_finish */
-    size_t used;   /* bytes of scratch memory        */
-    char *scratch; /* NULL while it is only counted */
+    bool staged; /* D is written by grouped_finish */
+    size_t used; /* bytes of scratch memory        */
+    char *scratch;
+    bool counting; /* only how much of it is needed  */
 } call;
 
 static void *take(call *c, size_t bytes)
 {
-    void *memory = c->scratch == NULL ? NULL : c->scratch + c->used;
+    void *memory = c->counting ? NULL : c->scratch + c->used;
     c->used += (bytes + 255) / 256 * 256;
     return memory;
 }
@@ -133,6 +41,11 @@ static int64_t groups_of_a(const call *c)
 static int64_t groups_of_b(const call *c)
 {
     return dgi_groups_divide_k(&c->groups) ? 1 : c->groups.count;
+}
+
+static bool can_copy_address(const void *data, int64_t pitch_bytes)
+{
+    return (uintptr_t)data % 16 == 0 && pitch_bytes % 16 == 0;
 }
 
 static int64_t pitch_of(int64_t row_bytes)
@@ -267,11 +180,16 @@ static int64_t bytes(int64_t elements, dg_dtype dtype)
     return elements * (int64_t)dg_dtype_bytes(dtype);
 }
 
+static bool needs_finish(const call *c)
+{
+    return c->staged || c->groups.padding == DG_PADDING_ZERO;
+}
+
 static dg_status finish(call *c, const int32_t *ranges)
 {
     const dg_groups *q = &c->groups;
     const dg_matrix *d = &c->asked.d;
-    if (!c->staged && q->padding != DG_PADDING_ZERO)
+    if (!needs_finish(c))
         return DG_OK;
     const int64_t rows = dgi_groups_rows(&c->asked, q);
     dgi_grouped_finish_args args = {
@@ -312,22 +230,20 @@ static dg_status write_addresses(call *c, const uint8_t **target)
     return DG_OK;
 }
 
-static dg_status products(call *c, dgi_grouped_record *records, int32_t *before, int32_t *ranges,
-                          const uint8_t **packed)
+static dgi_varying varying(const dg_gemm *gemm)
+{
+    return (dgi_varying){gemm->scale_a.cols > 1, gemm->scale_b.cols > 1};
+}
+
+static dgi_device_groups device_groups(const call *c, const uint8_t *const *packed)
 {
     const dg_groups *q = &c->groups;
     const dg_gemm *g = &c->gemm;
-    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
-    const dgi_varying vary = {g->scale_a.cols > 1, g->scale_b.cols > 1};
-    dgi_grouped_setup_args setup = {
+    dgi_device_groups groups = {
         .sizes = q->sizes,
         .grouping = q->grouping,
         .count = q->count,
         .alignment = q->alignment,
-        .scale_a_block = vary.scale_a ? g->scale_a.block_cols : 0,
-        .scale_b_block = vary.scale_b ? g->scale_b.block_cols : 0,
-        .scale_a_cols = (int32_t)g->scale_a.cols,
-        .scale_b_cols = (int32_t)g->scale_b.cols,
         .a_stride = q->a_stride,
         .b_stride = q->b_stride,
         .c_stride = bytes(q->c_stride, g->c.dtype),
@@ -336,30 +252,103 @@ static dg_status products(call *c, dgi_grouped_record *records, int32_t *before,
         .scale_a_stride = bytes(q->scale_a_stride, g->scale_a.dtype),
         .scale_b_stride = bytes(q->scale_b_stride, g->scale_b.dtype),
         .scale_d_stride = bytes(q->scale_d_stride, g->scale_d.dtype),
-        .records = records,
-        .before = before,
-        .ranges = ranges,
     };
     if (q->weights != NULL) {
-        setup.packed = packed;
-        setup.packed_scales = (char *)g->scale_b.data - (char *)q->weights[0]->data;
-        DGI_TRY(write_addresses(c, packed));
+        groups.packed = packed;
+        groups.packed_scales = (char *)g->scale_b.data - (char *)q->weights[0]->data;
     }
-    DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
-    DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
-    return dgi_cuda_launch_grouped(c->cuda, c->kernel, records, before, q->count, c->stream);
+    return groups;
 }
 
-/* All of a call; without scratch memory it only counts how much of it is needed. */
-static dg_status pass(call *c, char *scratch)
+/* ---- groups that share their maps: one launch -------------------------------------------- */
+
+/* Makes of the first group's matrix that of all, if they lie one directly behind another. */
+static bool join(dg_matrix *matrix, int64_t stride, int64_t groups)
+{
+    if (groups == 1 || matrix->rows == 0)
+        return true;
+    if (matrix->rows == 1) /* and any ld */
+        matrix->ld = stride;
+    const int64_t most = INT32_MAX / groups;
+    if (stride != matrix->rows * matrix->ld || matrix->ld < matrix->cols || matrix->rows > most)
+        return false;
+    matrix->rows *= groups;
+    return true;
+}
+
+/* Whether the kernel can find each group itself; *all is then its call with joined matrices. */
+static bool join_groups(const call *c, dg_gemm *all)
+{
+    const dg_groups *q = &c->groups;
+    *all = c->gemm;
+    if (q->grouping == DG_GROUPS_BY_END && needs_finish(c))
+        return false; /* grouped_finish reads what grouped_setup writes */
+    return (q->grouping == DG_GROUPS_BY_END || q->grouping == DG_GROUPS_MASKED) &&
+           join(&all->a, q->a_stride, groups_of_a(c)) &&
+           join(&all->d, q->d_stride, groups_of_a(c)) &&
+           (q->weights != NULL || join(&all->b, q->b_stride, groups_of_b(c)));
+}
+
+static dg_status run_joined(call *c, const dg_gemm *all, const uint8_t *const *packed)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
+    dgi_grouped_args args = {.groups = device_groups(c, packed)};
+    dgi_gemm_args *like = &args.like.args;
+    dgi_gemm_maps *maps = &args.like.maps;
+    *like = dgi_cuda_product_args(kernel, &c->gemm, varying(&c->gemm));
+    const int32_t cols = kernel->tile_n * kernel->cluster;
+    if (like->m == 0 || like->n == 0)
+        return DG_OK;
+    like->tile_cols = (like->n + cols - 1) / cols;
+    like->copy_out = dgi_cuda_can_copy_out(all);
+    if (like->copy_out)
+        DGI_TRY(dgi_cuda_describe(c->cuda, &all->d, 16, &maps->d));
+    if (like->k > 0)
+        DGI_TRY(dgi_cuda_describe(c->cuda, &all->a, DGI_RAGGED_BOX, &maps->a));
+    if (c->groups.weights != NULL)
+        like->packed = c->groups.weights[0]->data;
+    else if (like->k > 0)
+        DGI_TRY(dgi_cuda_describe(c->cuda, &all->b, (uint32_t)kernel->tile_n, &maps->b));
+    return dgi_cuda_launch_grouped(c->cuda, c->kernel, &args, c->stream);
+}
+
+/* ---- all others: two launches ---------------------------------------------------------- */
+
+/* What is in scratch memory for grouped_setup. */
+typedef struct prepared {
+    dgi_grouped_record *records;
+    int32_t *before, *ranges;
+} prepared;
+
+static dg_status run_prepared(call *c, const prepared *p, const uint8_t *const *packed)
+{
+    const dg_gemm *g = &c->gemm;
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
+    const dgi_varying vary = varying(g);
+    dgi_grouped_setup_args setup = {
+        .groups = device_groups(c, packed),
+        .scale_a_block = vary.scale_a ? g->scale_a.block_cols : 0,
+        .scale_b_block = vary.scale_b ? g->scale_b.block_cols : 0,
+        .scale_a_cols = (int32_t)g->scale_a.cols,
+        .scale_b_cols = (int32_t)g->scale_b.cols,
+        .records = p->records,
+        .before = p->before,
+        .ranges = p->ranges,
+    };
+    DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
+    DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
+    return dgi_cuda_launch_records(c->cuda, c->kernel, p->records, p->before, c->groups.count,
+                                   c->stream);
+}
+
+/* All of a call, or only a count of the scratch memory that it needs. */
+static dg_status pass(call *c, bool counting, char *scratch)
 {
     c->gemm = c->asked;
     c->used = 0;
+    c->counting = counting;
     c->scratch = scratch;
     const size_t count = (size_t)c->groups.count;
-    dgi_grouped_record *records = take(c, count * sizeof *records);
-    int32_t *before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *before);
-    int32_t *ranges = take(c, count * 2 * sizeof *ranges);
     const bool is_packed = c->groups.weights != NULL;
     const uint8_t **packed = take(c, is_packed ? count * sizeof *packed : 0);
     const int64_t a_stride = c->groups.a_stride, b_stride = c->groups.b_stride;
@@ -369,13 +358,23 @@ static dg_status pass(call *c, char *scratch)
         if (!is_packed)
             DGI_TRY(realign(c, &c->gemm.b, &c->groups.b_stride, groups_of_b(c)));
     }
-    dg_status status = DG_OK;
-    if (scratch != NULL) {
-        if (count != 0)
-            status = products(c, records, before, ranges, packed);
-        if (status == DG_OK)
-            status = finish(c, ranges);
+    dg_gemm all;
+    prepared p = {NULL};
+    const bool joined = join_groups(c, &all);
+    if (!joined) {
+        p.records = take(c, count * sizeof *p.records);
+        p.before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *p.before);
+        p.ranges = take(c, count * 2 * sizeof *p.ranges);
     }
+    dg_status status = DG_OK;
+    if (!counting && count != 0) {
+        if (is_packed)
+            status = write_addresses(c, packed);
+        if (status == DG_OK)
+            status = joined ? run_joined(c, &all, packed) : run_prepared(c, &p, packed);
+    }
+    if (!counting && status == DG_OK)
+        status = finish(c, p.ranges);
     c->groups.a_stride = a_stride;
     c->groups.b_stride = b_stride;
     return status;
@@ -452,9 +451,11 @@ static dg_status run(call *c)
 {
     void *memory;
     DGI_TRY(check_pointers(c->cuda, &c->asked, &c->groups));
-    DGI_TRY(pass(c, NULL));
+    DGI_TRY(pass(c, true, NULL));
+    if (c->used == 0)
+        return pass(c, false, NULL);
     DGI_TRY(dgi_cuda_scratch_take(c->cuda, c->used, c->stream, &memory));
-    return dgi_cuda_scratch_give(c->cuda, memory, c->stream, pass(c, memory));
+    return dgi_cuda_scratch_give(c->cuda, memory, c->stream, pass(c, false, memory));
 }
 
 dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,

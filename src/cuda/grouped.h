@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* What grouped products (grouped.c) and tables (table.c) share on the host side. */
+/* What grouped products (grouped.c) and tables (table.c) launch (grouped_launch.c). */
 #ifndef DGI_CUDA_GROUPED_H
 #define DGI_CUDA_GROUPED_H
 
 #include "cuda/context.h"
 #include "cuda/device/grouped_args.h"
 
-/*
- * A product for grouped_setup, from a GEMM whose addresses may be NULL: its maps get boxes, types
- * and swizzle, and any place in memory. `vary` says which scales change along K.
- */
+/* Which scales change along K. */
 typedef struct dgi_varying {
     bool scale_a, scale_b;
 } dgi_varying;
+
+/* What a kernel gets, but for the maps and what depends on sizes. */
+dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
+                                    dgi_varying vary);
+/*
+ * A product for grouped_setup, from a GEMM whose addresses may be NULL: its maps get boxes, types
+ * and swizzle, and any place in memory.
+ */
 dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
                                     const dg_gemm *gemm, dgi_varying vary,
                                     dgi_grouped_product *product);
@@ -20,7 +25,10 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
 /* Fills in what depends on the kernel, and launches grouped_setup. */
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
                                 dgi_grouped_setup_args *args, CUstream stream);
-dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
+dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, dgi_grouped_args *args,
+                                  CUstream stream);
+/* Launches the products that grouped_setup has described. */
+dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
                                   const int32_t *before, int32_t count, CUstream stream);
 
 #endif

@@ -6,6 +6,7 @@
 #include "cuda/context.h"
 
 #include "cuda/device/decode_args.h"
+#include "cuda/device/grouped_args.h"
 
 /* DGI_CUBIN_DIR is where the build put them, set by the build. */
 #define EMBED(kernel)                                                                              \
@@ -130,6 +131,11 @@ int dgi_cuda_shared_bytes(const dgi_sm90_kernel *row)
                             row->span, row->rows);
 }
 
+int dgi_cuda_grouped_shared_bytes(const dgi_sm90_kernel *row)
+{
+    return dgi_cuda_shared_bytes(row) + DGI_WARP_WALKS_BYTES(row->groups);
+}
+
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
@@ -142,7 +148,7 @@ dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream
 {
     const dgi_sm90_kernel *row = &dgi_sm90_grouped_kernels[index];
     return find(cuda, &cuda->grouped[index], grouped_cubins[index], row->name,
-                dgi_cuda_shared_bytes(row), stream, function);
+                dgi_cuda_grouped_shared_bytes(row), stream, function);
 }
 
 dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,

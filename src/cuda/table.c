@@ -145,13 +145,12 @@ static dg_status setup(dgi_cuda *cuda, dg_table *table, const dgi_device_values 
     table_state *s = table->state;
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
     dgi_grouped_setup_args args = {
-        .like.gemm.m = (int32_t)table->largest.d.rows,
-        .like.gemm.n = (int32_t)table->largest.d.cols,
-        .like.gemm.k = (int32_t)table->largest.a.cols,
+        .groups = {.grouping = DGI_DEVICE_TABLE, .count = table->problems},
+        .like.gemm.args.m = (int32_t)table->largest.d.rows,
+        .like.gemm.args.n = (int32_t)table->largest.d.cols,
+        .like.gemm.args.k = (int32_t)table->largest.a.cols,
         .problems = s->described,
         .values = *values,
-        .grouping = DGI_DEVICE_TABLE,
-        .count = table->problems,
         .records = s->records,
         .before = s->before,
     };
@@ -171,7 +170,7 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
     for (int32_t i = 0; i < table->problems; i++) {
         const dg_gemm g = dgi_cuda_with_weights(&table->set[i]);
         if (g.d.dtype == DG_NONE) {
-            s->host[i] = (dgi_grouped_product){.gemm = {.m = 0}};
+            s->host[i] = (dgi_grouped_product){.gemm.args.m = 0};
             continue;
         }
         DGI_TRY(check_pointers(cuda, &g));
@@ -222,7 +221,7 @@ dg_status dgi_cuda_table_run(dg_table *table, void *stream)
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     return dgi_cuda_leave(
         cuda, pushed,
-        dgi_cuda_launch_grouped(cuda, s->kernel, s->records, s->before, table->problems, stream));
+        dgi_cuda_launch_records(cuda, s->kernel, s->records, s->before, table->problems, stream));
 }
 
 dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)

@@ -20,7 +20,7 @@ typedef struct counting_driver {
     CUcontext current; /* of this thread, like the next      */
     CUstreamCaptureMode capture_mode;
     CUstream scratch_stream;     /* for which memory was taken */
-    dgi_gemm_args launched;      /* by a kernel for many tokens        */
+    dgi_gemm_product launched;   /* by a kernel for many tokens        */
     bool capturing, pools_exist; /* these are for tests to set         */
     CUresult launch_result;
 } counting_driver;

@@ -49,12 +49,12 @@ static void repeated_calls(void **state)
         run(context, &g);
         assert_int_equal(fake.count.pointers, 5);
         assert_int_equal(fake.count.maps, cases[i].maps);
-        const dgi_gemm_args first = fake.launched;
+        const dgi_gemm_product first = fake.launched;
         for (int round = 0; round < 3; round++) {
             run(context, &g);
             assert_int_equal(all(), 2);
-            assert_memory_equal(&fake.launched.a_map, &first.a_map, sizeof first.a_map);
-            assert_memory_equal(&fake.launched.b_map, &first.b_map, sizeof first.b_map);
+            assert_memory_equal(&fake.launched.maps.a, &first.maps.a, sizeof first.maps.a);
+            assert_memory_equal(&fake.launched.maps.b, &first.maps.b, sizeof first.maps.b);
         }
     }
     /* Other tokens in the same memory: new maps of A and D, the weights' is still there. */
@@ -62,8 +62,8 @@ static void repeated_calls(void **state)
     run(context, &g);
     assert_int_equal(fake.count.pointers, 0);
     assert_int_equal(fake.count.maps, 2);
-    assert_int_equal(fake.launched.a_map.opaque[2], 1024);
-    assert_int_equal(fake.launched.b_map.opaque[2], 8192);
+    assert_int_equal(fake.launched.maps.a.opaque[2], 1024);
+    assert_int_equal(fake.launched.maps.b.opaque[2], 8192);
 }
 
 /* The caller's context is current again after each call, also after one that failed. */
@@ -217,7 +217,7 @@ static void packed_weights(void **state)
     run(context, &g);
     assert_int_equal(fake.count.taken, 0);
     assert_int_equal(fake.count.maps, 2); /* A's and D's */
-    assert_ptr_equal(fake.launched.packed, buffer);
+    assert_ptr_equal(fake.launched.args.packed, buffer);
     dg_weights_destroy(weights);
 }
 
@@ -267,6 +267,28 @@ static void quantisers(void **state)
     assert_int_equal(fake.count.launches, 1);
 }
 
+/* Groups of rows whose operands lie one behind another take one launch and no scratch memory. */
+static void groups(void **state)
+{
+    dg_context *context = *state;
+    enum { COUNT = 40 };
+    const int32_t *sizes = (const int32_t *)(ours + ((uintptr_t)9 << 32));
+    const dg_grouping groupings[] = {DG_GROUPS_BY_END, DG_GROUPS_MASKED, DG_GROUPS_BY_ROW};
+    dg_gemm g = product("block128", 256, 0);
+    for (int i = 0; i < 3; i++)
+        for (int gap = 0; gap < 2; gap++) {
+            dg_groups q = dg_groups_of(groupings[i], COUNT, sizes, &g);
+            q.b_stride += gap * g.b.ld;
+            assert_ok(dg_grouped_run(context, &g, &q, a_stream));
+            memset(&fake.count, 0, sizeof fake.count);
+            assert_ok(dg_grouped_run(context, &g, &q, a_stream));
+            const bool one = gap == 0 && groupings[i] != DG_GROUPS_BY_ROW;
+            assert_int_equal(fake.count.launches, one ? 1 : 2);
+            assert_int_equal(fake.count.taken, one ? 0 : 1);
+            assert_int_equal(fake.count.maps, 0);
+        }
+}
+
 /* A table is brought up to date from the host's memory, which a graph must not read later. */
 static void tables(void **state)
 {
@@ -308,6 +330,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(packed_weights, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(wrong_stream, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(quantisers, counting_open, counting_close),
+        cmocka_unit_test_setup_teardown(groups, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(tables, counting_open, counting_close),
     };
     return test_run(argc, argv, tests);

@@ -242,19 +242,30 @@ static void finish_boxes(sim_thread *thread, uint32_t left)
 {
     for (; thread->box_count > left; thread->box_count--) {
         const sim_box_out *box = &thread->boxes[thread->box_first];
-        move_box(&box->map, box->x, box->y, thread->cta, box->source, false);
+        if (!box->nothing)
+            move_box(&box->map, box->x, box->y, thread->cta, box->source, false);
         thread->box_first = (thread->box_first + 1) % SIM_MOST_BOXES;
     }
+}
+
+static sim_box_out *next_box(sim_thread *thread)
+{
+    if (thread->box_count == SIM_MOST_BOXES)
+        finish_boxes(thread, SIM_MOST_BOXES - 1);
+    return &thread->boxes[(thread->box_first + thread->box_count++) % SIM_MOST_BOXES];
+}
+
+void sim_copy_nothing_out(void)
+{
+    next_box(sim_self())->nothing = true;
 }
 
 void sim_copy_box_out(const void *map, int32_t x, int32_t y, uint32_t source)
 {
     sim_thread *self = sim_self();
     sim_tensor_map_check(map);
-    if (self->box_count == SIM_MOST_BOXES)
-        finish_boxes(self, SIM_MOST_BOXES - 1);
-    sim_box_out *box = &self->boxes[(self->box_first + self->box_count++) % SIM_MOST_BOXES];
-    *box = (sim_box_out){*(const sim_tensor_map *)map, x, y, 0};
+    sim_box_out *box = next_box(self);
+    *box = (sim_box_out){.map = *(const sim_tensor_map *)map, .x = x, .y = y};
     sim_cta_of(source, &box->source);
     check_target(&box->map, box->source, x);
     if (sim_now_or_later())

@@ -52,6 +52,7 @@ typedef struct sim_box_out {
     sim_tensor_map map;
     int32_t x, y;
     uint32_t source;
+    bool nothing;
 } sim_box_out;
 
 typedef struct sim_thread {

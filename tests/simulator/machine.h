@@ -107,6 +107,7 @@ SIM_API void sim_copy_box_in(uint32_t target, const void *map, int32_t x, int32_
 SIM_API void sim_copy_bytes_in(uint32_t target, const void *source, uint32_t bytes,
                                uint32_t barrier);
 SIM_API void sim_copy_box_out(const void *map, int32_t x, int32_t y, uint32_t source);
+SIM_API void sim_copy_nothing_out(void); /* a box that is there at once, but takes its turn */
 SIM_API void sim_copy_out_wait(uint32_t pending);
 /* Four bytes by this thread, and its arrival after all of those. */
 SIM_API void sim_copy_word_in(uint32_t target, const void *source);

@@ -162,14 +162,29 @@ __device__ __forceinline__ void write_elements(const dgi_gemm_args &args, int32_
     }
 }
 
+/* A panel of 16-bit elements to D at row m, column n, but only the rows that there are. */
+__device__ __forceinline__ void write_rows(const dgi_gemm_args &args, int32_t m, int32_t n,
+                                           uint32_t panel)
+{
+    const int chunk = threadIdx.x % 8, rows = min(16, args.m - m);
+    n += chunk * 8;
+    if (n >= args.n)
+        return;
+#pragma unroll 1
+    for (int row = threadIdx.x % 32 / 8; row < rows; row += 4)
+        *(uint4 *)((uint16_t *)args.d.data + (m + row) * args.d.ld + n) =
+            load_chunk(panel + dgi_swizzle(row, chunk));
+}
+
 /*
  * The accumulators of one warp, 16 rows that begin at row m of D, from column n on: its block
  * number `wave` of `WAVES` in the tile. `panels` are `PANELS` buffers of DGI_PANEL_BYTES of the
- * warp's own.
+ * warp's own. RAGGED: the map does not end with D's rows.
  */
-template <int PANELS, int WAVES, int COUNT>
-__device__ __forceinline__ void store_rows(const float (&value)[COUNT], const dgi_gemm_args &args,
-                                           int32_t m, int32_t n, int wave, uint32_t panels)
+template <int PANELS, int WAVES, bool RAGGED, int COUNT>
+__device__ __forceinline__ void store_rows(const float (&value)[COUNT], const CUtensorMap &map,
+                                           const dgi_gemm_args &args, int32_t m, int32_t n,
+                                           int wave, uint32_t panels)
 {
     constexpr int COLS = COUNT * 2, NARROW = 32, WIDE = 64;
     constexpr int COPIES = COLS / WIDE, REST = COLS % WIDE; /* a rest is written by elements */
@@ -185,8 +200,13 @@ __device__ __forceinline__ void store_rows(const float (&value)[COUNT], const dg
             fill_panel_16bit(value + i * (WIDE / 2), f16, panel);
             fence_async_proxy();
             __syncwarp();
-            if (leader)
-                copy_box_out(&args.d_map, n + i * WIDE, m, panel);
+            if (RAGGED && m + 16 > args.m) {
+                write_rows(args, m, n + i * WIDE, panel);
+                if (leader)
+                    copy_nothing_out(); /* counts as the panel's box */
+            } else if (leader) {
+                copy_box_out(&map, n + i * WIDE, args.d_row + m, panel);
+            }
         }
         if (REST > 0) {
             const uint32_t last = panels + (PANELS - 1) * DGI_PANEL_BYTES;

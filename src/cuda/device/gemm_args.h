@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One product as a GEMM kernel computes it. The host hands it to a dense kernel by value; for
- * grouped kernels it lies in device memory. Host and kernels both compile this.
+ * One product as a GEMM kernel computes it. Host and kernels both compile this.
  */
 #ifndef DGI_GEMM_ARGS_H
 #define DGI_GEMM_ARGS_H
@@ -18,23 +17,34 @@ typedef struct dgi_device_matrix {
     int32_t dtype;
 } dgi_device_matrix;
 
+/* What the copy engine moves boxes of. A map may be of more rows than the product's own. */
+typedef struct dgi_gemm_maps {
+    CUtensorMap a, b;    /* boxes of one stage; unused when k is 0         */
+    CUtensorMap d;       /* boxes of a panel; only when copy_out is set    */
+    CUtensorMap scale_a; /* boxes of a stage; only when copy_scales is set */
+} dgi_gemm_maps;
+
 typedef struct dgi_gemm_args {
-    CUtensorMap a_map, b_map; /* boxes of one stage; unused when k is 0       */
-    CUtensorMap d_map;        /* boxes of a panel; only when copy_out is set  */
-    CUtensorMap scale_a_map;  /* boxes of a stage; only when copy_scales is set */
     dgi_device_matrix c, d, bias;
     dgi_device_scale scale_a, scale_b, scale_d;
     int32_t m, n, k;
-    int32_t first_k; /* column of A and B in their maps that is k = 0               */
-    int32_t
-        first_cluster; /* the cluster of CTAs that computes the first tile; both are 0 in dense */
+    /* Where it begins, 0 in dense kernels: */
+    int32_t first_k;              /* column of A's and B's maps               */
+    int32_t a_row, b_row, d_row;  /* row of each one's map                    */
+    int32_t first_cluster;        /* the cluster of CTAs that computes the first tile */
     int32_t tile_rows, tile_cols; /* D in tiles; a cluster's tiles count as one */
     int32_t band;                 /* see tile_order.h                            */
     float alpha, beta;
-    int32_t factors;       /* the epilogue multiplies by something or adds a bias      */
+    int32_t factors;       /* the epilogue multiplies by something or adds a bias */
     int32_t copy_scales;   /* the copy engine can read the scales of A            */
-    int32_t copy_out;      /* the copy engine can write D, and there is no C       */
-    const uint8_t *packed; /* B as in packed_sm90.h instead of b_map, or NULL */
+    int32_t copy_out;      /* the copy engine can write D, and there is no C      */
+    const uint8_t *packed; /* B as in packed_sm90.h instead of its map, or NULL   */
 } dgi_gemm_args;
+
+/* All of it: a dense kernel gets one by value, a grouped kernel reads them in device memory. */
+typedef struct dgi_gemm_product {
+    dgi_gemm_maps maps;
+    dgi_gemm_args args;
+} dgi_gemm_product;
 
 #endif

@@ -32,19 +32,21 @@
  * One thread, while earlier kernels may still run: brings B's first stages to L2, which everybody's
  * writes go through, so that it does no harm if they write B.
  */
-__device__ __forceinline__ void fetch_weights(const dgi_gemm_args &args)
+__device__ __forceinline__ void fetch_weights(const dgi_gemm_product &product)
 {
-    tile_walk tile(args);
+    tile_walk tile(product.args);
     if (!tile.next())
         return;
-    const weight_tile b(args, tile.n0);
-    for (int32_t i = 0; i < min(STAGES, stage_count(args)); i++)
+    const weight_tile b(product.maps, product.args, tile.n0);
+    for (int32_t i = 0; i < min(STAGES, stage_count(product.args)); i++)
         b.fetch(i);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    DGI_KERNEL(const __grid_constant__ dgi_gemm_args args)
+    DGI_KERNEL(const __grid_constant__ dgi_gemm_product product)
 {
+    const dgi_gemm_maps &maps = product.maps;
+    const dgi_gemm_args &args = product.args;
     DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
@@ -52,15 +54,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     launch_dependents();
     if (threadIdx.x == MATH_THREADS) { /* not the thread that prepares the barriers */
         if (args.k > 0) {
-            tensor_map_prefetch(&args.a_map);
+            tensor_map_prefetch(&maps.a);
             if (args.packed == nullptr)
-                tensor_map_prefetch(&args.b_map);
+                tensor_map_prefetch(&maps.b);
         }
         if (args.copy_scales)
-            tensor_map_prefetch(&args.scale_a_map);
+            tensor_map_prefetch(&maps.scale_a);
         if (args.copy_out)
-            tensor_map_prefetch(&args.d_map);
-        fetch_weights(args);
+            tensor_map_prefetch(&maps.d);
+        fetch_weights(product);
     }
     start_barriers(shared);
     wait_for_earlier_kernels();
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         factor_place set;
         uint32_t turn = role % 2;
         if (role == 0)
-            feed_tiles(args, shared, place);
+            feed_tiles<false>(maps, args, shared, place);
         else if (role == 1)
             feed_factors(args, shared, set);
         else if (ROWS > 1)
@@ -86,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         registers_take<MATH_REGISTERS>();
         stage_place place;
         factor_place set;
-        multiply_tiles<false>(args, shared, warp / 4, place, set);
+        multiply_tiles<false>(maps, args, shared, warp / 4, place, set);
         if (threadIdx.x % 32 == 0)
             copy_out_wait();
     }

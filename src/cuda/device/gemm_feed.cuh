@@ -13,13 +13,14 @@
  */
 struct weight_tile {
     const CUtensorMap *map;
-    const int32_t n0, k0;
+    const int32_t row, k0; /* in the map: the first ones */
     const uint8_t *packed; /* the first stage, or NULL */
     const int64_t step;    /* from one packed stage to the next */
     uint32_t bytes;        /* of a stage. A box counts in full, also where it passes the end of B */
 
-    __device__ __forceinline__ weight_tile(const dgi_gemm_args &args, int32_t col)
-        : map(&args.b_map), n0(col), k0(args.first_k), packed(args.packed),
+    __device__ __forceinline__ weight_tile(const dgi_gemm_maps &maps, const dgi_gemm_args &args,
+                                           int32_t n0)
+        : map(&maps.b), row(args.b_row + n0), k0(args.first_k), packed(args.packed),
           step(dgi_packed_row(0, 1, args.n)), bytes(TILE_N * TILE_K)
     {
         if (packed == nullptr)
@@ -33,7 +34,7 @@ struct weight_tile {
                                          uint64_t policy) const
     {
         if (packed == nullptr)
-            copy_box_in(target, map, k0 + stage * TILE_K, n0, barrier);
+            copy_box_in(target, map, k0 + stage * TILE_K, row, barrier);
         else if (bytes != 0)
             copy_bytes_in(target, packed + stage * step, bytes, barrier, policy);
     }
@@ -41,23 +42,29 @@ struct weight_tile {
     __device__ __forceinline__ void fetch(int32_t stage) const
     {
         if (packed == nullptr)
-            fetch_box(map, k0 + stage * TILE_K, n0);
+            fetch_box(map, k0 + stage * TILE_K, row);
         else if (bytes != 0)
             fetch_bytes(packed + stage * step, bytes);
     }
 };
 
-/* One warp, of which one lane fills the stages with tiles of A and B. */
-__device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shared_memory &shared,
-                                           stage_place &place)
+/*
+ * One warp, of which one lane fills the stages with tiles of A and B. The CTAs of a cluster take
+ * the boxes of A in turn, each for all. RAGGED: boxes are low, and those without rows not loaded.
+ */
+template <bool RAGGED>
+__device__ __forceinline__ void feed_tiles(const dgi_gemm_maps &maps, const dgi_gemm_args &args,
+                                           const shared_memory &shared, stage_place &place)
 {
-    constexpr int SHARE = TILE_M / CLUSTER; /* rows of A that this CTA loads for its cluster */
+    constexpr int BOX = RAGGED ? DGI_RAGGED_BOX : TILE_M / CLUSTER; /* rows of A */
     const uint32_t scale_bytes = args.copy_scales ? PARTS * TILE_M * 4 : 0;
     const int32_t stages = stage_count(args);
     const uint64_t policy = read_once_policy(); /* tiles of the same columns run side by side */
     for (tile_walk tile(args); tile.next();) {
-        const weight_tile b(args, tile.n0);
-        const uint32_t bytes = TILE_M * TILE_K + b.bytes + scale_bytes;
+        const weight_tile b(maps, args, tile.n0);
+        const int boxes = RAGGED ? (min(TILE_M, args.m - tile.m0) + BOX - 1) / BOX : CLUSTER;
+        const int32_t row = args.a_row + tile.m0;
+        const uint32_t bytes = boxes * BOX * TILE_K + b.bytes + scale_bytes;
         for (int32_t i = 0; i < stages; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
             mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
@@ -66,14 +73,15 @@ __device__ __forceinline__ void feed_tiles(const dgi_gemm_args &args, const shar
             const int32_t k = b.k0 + i * TILE_K;
             mbarrier_arrive_expect(full, bytes);
             if (scale_bytes != 0)
-                copy_box_in(shared_address(shared.scales_a(place.at, 0)), &args.scale_a_map,
-                            tile.m0, i * PARTS, full);
-            if (CLUSTER == 1) {
-                copy_box_in(a, &args.a_map, k, tile.m0, full);
-            } else {
-                const int first = cluster_rank() * SHARE;
-                copy_box_in_multicast(a + first * TILE_K, &args.a_map, k, tile.m0 + first, full,
-                                      (1 << CLUSTER) - 1);
+                copy_box_in(shared_address(shared.scales_a(place.at, 0)), &maps.scale_a, tile.m0,
+                            i * PARTS, full);
+            for (int box = CLUSTER == 1 ? 0 : cluster_rank(); box < boxes; box += CLUSTER) {
+                const uint32_t target = a + box * BOX * TILE_K;
+                if (CLUSTER == 1)
+                    copy_box_in(target, &maps.a, k, row + box * BOX, full);
+                else
+                    copy_box_in_multicast(target, &maps.a, k, row + box * BOX, full,
+                                          (1 << CLUSTER) - 1);
             }
             b.copy(i, shared.b(place.at), full, policy);
         }

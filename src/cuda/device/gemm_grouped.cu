@@ -1,83 +1,177 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The grouped GEMM for Hopper: the roles of gemm_dense.cu, which says what the build sets, for one
- * product after another out of a table in device memory. The rings and barriers go on from product
- * to product, so a cluster's next product is being loaded while it finishes the last one.
+ * product after another. The rings and barriers go on from product to product, so a cluster's next
+ * product is being loaded while it finishes the last one.
+ *
+ * The products are records that grouped_setup has left in device memory, or groups of rows, whose
+ * sizes every warp adds up itself.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
-#include "grouped_args.h"
+#include "group.cuh"
 #include "ptx/dependent.cuh"
 
-/* Walks over the products of which this cluster computes tiles, in the same order for every role. */
-struct product_walk {
-    const dgi_grouped_args &args;
-    const dgi_gemm_args *gemm = nullptr;
-    int32_t product = 0, tile;
+constexpr int SHARED_BYTES =
+    DGI_SHARED_BYTES(TILE_M, TILE_N, GROUPS, STAGES, PROMOTE_K, SPAN, ROWS);
+static_assert(SHARED_BYTES + DGI_WARP_WALKS_BYTES(GROUPS) <= DGI_SHARED_LIMIT, "both fit");
 
-    __device__ __forceinline__ explicit product_walk(const dgi_grouped_args &arguments)
-        : args(arguments), tile(blockIdx.x / CLUSTER)
-    {
+/* The scan of a warp's values, each with all earlier ones. */
+template <typename Join> __device__ __forceinline__ int32_t scan_warp(int32_t value, Join join)
+{
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int32_t earlier = __shfl_up_sync(0xFFFFFFFF, value, distance);
+        if (threadIdx.x % 32 >= distance)
+            value = join(earlier, value);
     }
-    /* All lanes of a warp look at 32 products together: whose tiles end behind this cluster's next? */
+    return value;
+}
+
+/* Walks over the products of which this cluster computes tiles, in one order for every role. */
+struct product_walk {
+    const dgi_grouped_args &all;
+    dgi_warp_walk &now;
+
+    __device__ __forceinline__ product_walk(const dgi_grouped_args &arguments,
+                                            dgi_warp_walk &memory)
+        : all(arguments), now(memory)
+    {
+        const int lane = threadIdx.x % 32;
+        now.tile = blockIdx.x / CLUSTER;
+        now.batch = -32;
+        now.end[lane] = now.first[lane] = now.rows[lane] = 0;
+        if (all.records == nullptr)
+            copy(all.like);
+        __syncwarp();
+    }
     __device__ __forceinline__ bool next()
     {
-        for (; product < args.count; product += 32) {
-            const int32_t mine = product + threadIdx.x % 32;
-            const int32_t end = mine < args.count ? args.before[mine + 1] : INT32_MAX;
-            const uint32_t found = __ballot_sync(0xFFFFFFFF, end > tile);
-            if (found == 0)
-                continue;
-            const int lane = __ffs(found) - 1;
-            const int32_t at = product + lane;
-            if (at >= args.count)
+        const int32_t tile = now.tile;
+        int32_t batch = now.batch;
+        uint32_t found;
+        while ((found = __ballot_sync(0xFFFFFFFF, now.end[threadIdx.x % 32] > tile)) == 0) {
+            batch += 32;
+            if (batch >= all.groups.count)
                 return false;
-            gemm = &args.records[at].gemm;
-            tile = dgi_next_tile(tile, __shfl_sync(0xFFFFFFFF, end, lane), gridDim.x / CLUSTER);
-            product = at + 1;
-            return true;
+            if (all.records != nullptr)
+                look_at_records(batch);
+            else
+                look_at_groups(batch);
         }
-        return false;
+        const int lane = __ffs(found) - 1;
+        if (all.records != nullptr)
+            copy(all.records[batch + lane].gemm);
+        else
+            take_group(batch, lane);
+        now.batch = batch;
+        now.tile = dgi_next_tile(tile, now.end[lane], gridDim.x / CLUSTER);
+        __syncwarp();
+        return true;
+    }
+
+private:
+    __device__ __forceinline__ void copy(const dgi_gemm_product &from)
+    {
+        for (int i = threadIdx.x % 32; i < (int)(sizeof now.args / sizeof(uint64_t)); i += 32)
+            ((uint64_t *)&now.args)[i] = ((const uint64_t *)&from.args)[i];
+        now.maps = &from.maps;
+    }
+    __device__ __forceinline__ void look_at_records(int32_t batch)
+    {
+        const int lane = threadIdx.x % 32;
+        now.end[lane] = batch + lane < all.groups.count ? all.before[batch + lane + 1] : 0;
+        __syncwarp();
+    }
+    /* As in grouped_setup: a group begins behind all ends before it, at a multiple. */
+    __device__ __forceinline__ void look_at_groups(int32_t batch)
+    {
+        const dgi_device_groups &groups = all.groups;
+        const int lane = threadIdx.x % 32;
+        const int32_t earlier_tiles = now.end[31], earlier_rows = now.first[31] + now.rows[31];
+        const int32_t size = batch + lane < groups.count ? max(groups.sizes[batch + lane], 0) : 0;
+        int32_t first = 0, rows = min(size, all.like.args.m);
+        if (groups.grouping == DGI_DEVICE_BY_END) {
+            const int32_t last = scan_warp(rows, [](int32_t x, int32_t y) { return max(x, y); });
+            const int32_t before = __shfl_up_sync(0xFFFFFFFF, last, 1);
+            first = round_up(max(earlier_rows, lane == 0 ? 0 : before), groups.alignment);
+            rows = max(0, rows - first);
+        }
+        const int32_t tiles = dgi_tile_rows(rows, TILE_M) * all.like.args.tile_cols;
+        const int32_t end =
+            earlier_tiles + scan_warp(tiles, [](int32_t x, int32_t y) { return x + y; });
+        now.first[lane] = first;
+        now.rows[lane] = rows;
+        now.end[lane] = end;
+        __syncwarp();
+    }
+    /* All lanes do the same. */
+    __device__ __forceinline__ void take_group(int32_t batch, int lane)
+    {
+        dgi_gemm_args &args = now.args;
+        const int32_t group = batch + lane, first = now.first[lane], rows = now.rows[lane];
+        const int32_t clusters = gridDim.x / CLUSTER;
+        const int32_t tile_rows = dgi_tile_rows(rows, TILE_M);
+        const int32_t tiles = tile_rows * all.like.args.tile_cols;
+        args.m = rows;
+        args.tile_rows = tile_rows;
+        args.band = dgi_band(tile_rows, tiles, clusters, TILE_M, TILE_N * CLUSTER);
+        args.first_cluster = dgi_first_cluster(now.end[lane] - tiles, clusters);
+        args.a_row = all.groups.grouping == DGI_DEVICE_MASKED ? group * all.like.args.m : first;
+        args.d_row = args.a_row;
+        args.b_row = group * all.like.args.n;
+        move_to_group(all.groups, all.like.args, group, first, args);
     }
 };
 
-__device__ __forceinline__ void feed(const dgi_grouped_args &args, const shared_memory &shared,
-                                     int role)
+__device__ __forceinline__ void feed(product_walk &walk, const shared_memory &shared, int role)
 {
     stage_place place;
     factor_place set;
     uint32_t turn = role % 2;
-    for (product_walk walk(args); walk.next();) {
-        const dgi_gemm_args &gemm = *walk.gemm;
+    while (walk.next()) {
         if (role == 0) {
-            tensor_map_acquire(&gemm.a_map);
-            tensor_map_acquire(&gemm.b_map);
-            feed_tiles(gemm, shared, place);
+            if (walk.all.records != nullptr) {
+                tensor_map_acquire(&walk.now.maps->a);
+                tensor_map_acquire(&walk.now.maps->b);
+            }
+            feed_tiles<true>(*walk.now.maps, walk.now.args, shared, place);
         } else if (role == 1) {
-            feed_factors(gemm, shared, set);
+            feed_factors(walk.now.args, shared, set);
         } else if (SPAN != 0) {
-            feed_scales(gemm, shared, place, turn);
+            feed_scales(walk.now.args, shared, place, turn);
         }
     }
 }
 
-__device__ __forceinline__ void multiply_all(const dgi_grouped_args &args,
-                                             const shared_memory &shared, int group)
+__device__ __forceinline__ void multiply_all(product_walk &walk, const shared_memory &shared,
+                                             int group)
 {
     stage_place place;
     factor_place set;
-    for (product_walk walk(args); walk.next();) {
-        if (walk.gemm->copy_out) {
-            tensor_map_acquire(&walk.gemm->d_map);
-        } else { /* the copy engine may still read the panels of the product before */
+    while (walk.next()) {
+        if (!walk.now.args.copy_out) { /* the copy engine may still read the last one's panels */
             if (threadIdx.x % 32 == 0)
                 copy_out_wait_read<0>();
             __syncwarp();
+        } else if (walk.all.records != nullptr) {
+            tensor_map_acquire(&walk.now.maps->d);
         }
-        multiply_tiles<true>(*walk.gemm, shared, group, place, set);
+        multiply_tiles<true>(*walk.now.maps, walk.now.args, shared, group, place, set);
     }
     if (threadIdx.x % 32 == 0)
         copy_out_wait();
+}
+
+__device__ __forceinline__ void prefetch_maps(const dgi_gemm_product &product)
+{
+    if (product.args.k > 0) {
+        tensor_map_prefetch(&product.maps.a);
+        if (product.args.packed == nullptr)
+            tensor_map_prefetch(&product.maps.b);
+    }
+    if (product.args.copy_out)
+        tensor_map_prefetch(&product.maps.d);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -86,14 +180,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    launch_dependents();
+    if (threadIdx.x == MATH_THREADS && args.records == nullptr)
+        prefetch_maps(args.like);
     start_barriers(shared);
-    wait_for_earlier_kernels(); /* which write the records */
+    wait_for_earlier_kernels(); /* which write the records, or the sizes */
+    product_walk walk(args, ((dgi_warp_walk *)(memory + SHARED_BYTES))[warp]);
     if (warp >= MATH_THREADS / 32) {
         registers_release<FEED_REGISTERS>();
-        feed(args, shared, warp - MATH_THREADS / 32);
+        feed(walk, shared, warp - MATH_THREADS / 32);
     } else {
         registers_take<MATH_REGISTERS>();
-        multiply_all(args, shared, warp / 4);
+        multiply_all(walk, shared, warp / 4);
     }
     if (CLUSTER > 1) {
         __syncwarp();

@@ -25,6 +25,9 @@
     ((span) == 0  ? 0                                                                              \
      : (rows) > 1 ? 128 / (promote_k) * ((tile_m) / (rows)) * ((tile_n) / ((span) + !(span)))      \
                   : 128 / (promote_k) * ((tile_m) + ((tile_n) / ((span) + !(span)) + 1) / 2 * 2))
+/* Rows of a box of A in grouped kernels. */
+#define DGI_RAGGED_BOX 32
+
 #define DGI_FACTORS(tile_m, tile_n) ((tile_m) + 2 * (tile_n))
 #define DGI_FACTOR_SETS             2
 #define DGI_SHARED_BYTES(tile_m, tile_n, groups, stages, promote_k, span, rows)                    \

@@ -196,11 +196,11 @@ __device__ __forceinline__ void skip_tile(const dgi_gemm_args &args, const share
 }
 
 /*
- * One warpgroup: its rows of each tile, from the first stage to the result in D. MAY_SKIP: ragged
- * tiles are so usual that those of its rows that do not exist are worth a test.
+ * One warpgroup: its rows of each tile, from the first stage to the result in D. RAGGED: tiles are
+ * so often cut off below that rows which do not exist are worth a test; D's map may go on there.
  */
-template <bool MAY_SKIP>
-__device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
+template <bool RAGGED>
+__device__ __forceinline__ void multiply_tiles(const dgi_gemm_maps &maps, const dgi_gemm_args &args,
                                                const shared_memory &shared, int group,
                                                stage_place &place, factor_place &set)
 {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
     const int warp_row = first_row + threadIdx.x % 128 / 32 * 16;
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
     for (tile_walk tile(args); tile.next();) {
-        if (MAY_SKIP && GROUPS > 1 && tile.m0 + first_row >= args.m) {
+        if (RAGGED && GROUPS > 1 && tile.m0 + first_row >= args.m) {
             skip_tile(args, shared, stages, place, set);
             continue;
         }
@@ -242,8 +242,9 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_args &args,
         for (int wave = 0; wave < WAVES; wave++) {
             if (args.factors)
                 scale_and_add(sum[wave], factors, warp_row + wave * 64);
-            store_rows<PANELS, WAVES>(sum[wave], args, tile.m0 + warp_row + wave * 64, tile.n0,
-                                      wave, panels);
+            store_rows<PANELS, WAVES, RAGGED>(sum[wave], maps.d, args,
+                                              tile.m0 + warp_row + wave * 64, tile.n0, wave,
+                                              panels);
         }
         if (args.factors) {
             __syncwarp();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the host (src/cuda/grouped.c) hands to the kernels of grouped products. A call is two
- * launches that depend on nothing but addresses and limits: grouped_setup reads the sizes in device
- * memory and writes one record for each product, the GEMM kernel computes what the records say.
+ * What the host (src/cuda/grouped.c) hands to the kernels of grouped products. It depends on
+ * nothing but addresses and limits. Either grouped_setup reads the sizes in device memory and
+ * writes one record for each product, and the GEMM kernel computes what the records say; or, where
+ * all groups share their maps, the GEMM kernel reads the sizes itself.
  */
 #ifndef DGI_GROUPED_ARGS_H
 #define DGI_GROUPED_ARGS_H
@@ -20,13 +21,12 @@ static DGI_HOST_DEVICE int32_t dgi_products_from(int32_t count, int32_t first)
 
 /* A product as the GEMM kernel reads it, in the order of grouped_schedule.h. */
 typedef struct dgi_grouped_record {
-    dgi_gemm_args gemm;
+    dgi_gemm_product gemm;
 } __attribute__((aligned(128))) dgi_grouped_record;
 
-/* What the host says of a product, or of all groups: their largest sizes, and what leads to each.
- */
+/* What the host says of a product, or of all groups: their largest sizes, what leads to each. */
 typedef struct dgi_grouped_product {
-    dgi_gemm_args gemm; /* its maps have the boxes and types, and any place and sizes */
+    dgi_gemm_product gemm; /* its maps have the boxes and types, and any place and sizes */
     const uint8_t *a, *b;
     int64_t lda, ldb;
 } dgi_grouped_product;
@@ -47,21 +47,25 @@ typedef struct dgi_device_values {
     void *const *scale_a, *const *scale_b, *const *scale_d;
 } dgi_device_values;
 
-typedef struct dgi_grouped_setup_args {
-    dgi_grouped_product like;      /* groups: the first one, at its largest      */
-    dgi_grouped_product *problems; /* tables: `count` of them                   */
-    dgi_device_values values;      /* tables: changes them first                 */
-    const int32_t *sizes;          /* as in dg_groups                            */
+/* Where each group's operands lie, and their sizes. */
+typedef struct dgi_device_groups {
+    const int32_t *sizes; /* as in dg_groups */
     int32_t grouping, count, alignment;
-    int32_t first; /* this launch: those from here, DGI_MOST_PRODUCTS at most */
-    int32_t tile_m, cluster_n, clusters; /* a tile of a cluster, and how many clusters there are */
-    int32_t scale_a_block,
-        scale_b_block; /* groups along K: elements of K that share a scale, or 0 */
-    int32_t scale_a_cols, scale_b_cols;
     int64_t a_stride, b_stride, c_stride, d_stride, bias_stride; /* bytes */
     int64_t scale_a_stride, scale_b_stride, scale_d_stride;
-    const uint8_t *const *packed; /* each group's packed weights, or NULL                     */
-    int64_t packed_scales;        /* bytes from there to their scales                         */
+    const uint8_t *const *packed; /* each group's packed weights, or NULL */
+    int64_t packed_scales;        /* bytes from there to their scales     */
+} dgi_device_groups;
+
+typedef struct dgi_grouped_setup_args {
+    dgi_grouped_product like;      /* groups: the first one, at its largest      */
+    dgi_device_groups groups;      /* tables: only how many                      */
+    dgi_grouped_product *problems; /* tables: groups.count of them               */
+    dgi_device_values values;      /* tables: changes them first                 */
+    int32_t first;                 /* this launch: those from here, DGI_MOST_PRODUCTS at most */
+    int32_t tile_m, cluster_n, clusters;  /* a tile of a cluster, and how many clusters there are */
+    int32_t scale_a_block, scale_b_block; /* groups along K: elements that share a scale, or 0 */
+    int32_t scale_a_cols, scale_b_cols;
     /* Written, each for all launches of a call: */
     dgi_grouped_record *records;
     int32_t *before; /* see grouped_schedule.h; a launch's begins at dgi_before_place() */
@@ -81,11 +85,26 @@ typedef struct dgi_grouped_finish_args {
     int32_t zero;
 } dgi_grouped_finish_args;
 
-/* The GEMM kernel's. */
+/*
+ * How far a warp of the GEMM kernel has come; in shared memory, behind what dense kernels have
+ * there, for it would take too many registers. The lanes look at 32 products together, each at one.
+ */
+typedef struct dgi_warp_walk {
+    dgi_gemm_args args; /* of the product in work */
+    const dgi_gemm_maps *maps;
+    int32_t tile;                /* the cluster's next, counted through all products */
+    int32_t batch;               /* the first of the 32                              */
+    int32_t end[32];             /* of each one's tiles                */
+    int32_t first[32], rows[32]; /* groups: of each one, in the whole A */
+} dgi_warp_walk;
+#define DGI_WARP_WALKS_BYTES(groups) (((groups) + 1) * 4 * (int)sizeof(dgi_warp_walk))
+
+/* The GEMM kernel's: records, or groups that share their maps. */
 typedef struct dgi_grouped_args {
-    const dgi_grouped_record *records;
+    dgi_gemm_product like; /* groups: the first one at its largest, with the maps of all */
+    dgi_device_groups groups;
+    const dgi_grouped_record *records; /* groups.count of them, or NULL */
     const int32_t *before;
-    int32_t count;
 } dgi_grouped_args;
 
 /*

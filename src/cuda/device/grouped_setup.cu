@@ -9,7 +9,7 @@
  */
 #include "../../core/copy_rules.h"
 #include "../../core/grouped_schedule.h"
-#include "grouped_args.h"
+#include "group.cuh"
 #include "ptx/dependent.cuh"
 #include "ptx/tensor_map.cuh"
 
@@ -68,44 +68,35 @@ struct shared_sizes {
     product_size sizes[DGI_MOST_PRODUCTS];
 };
 
-__device__ __forceinline__ int32_t round_up(int64_t value, int32_t unit)
-{
-    return (int32_t)min((value + unit - 1) / unit * unit, (int64_t)INT32_MAX);
-}
-
 /* What stands at `index` of an array of sizes, 0 behind its end. */
 __device__ __forceinline__ int32_t size_at(const dgi_grouped_setup_args &args, int32_t index)
 {
-    return index < args.count ? max(args.sizes[index], 0) : 0;
+    return index < args.groups.count ? max(args.groups.sizes[index], 0) : 0;
 }
 
 /*
- * Group g begins at b = round_up(end of g - 1) and ends at max(b, its end). As a function of the
- * cursor c that is max(end, round_up(c)), and two such functions joined are another one of them:
- * max(end_2, round_up(end_1), round_up(c)). The groups of earlier launches only move the cursor.
+ * Group g begins at the next multiple of the alignment behind all ends before it; an end that does
+ * not come later makes it empty. The groups of earlier launches only move that beginning.
  */
 __device__ __forceinline__ void size_by_end(const dgi_grouped_setup_args &args,
                                             shared_sizes &shared, product_size &size)
 {
-    const int32_t alignment = args.alignment, rows = args.like.gemm.m;
-    const auto join = [alignment](int64_t x, int64_t y) {
-        const int64_t begin = round_up(x, alignment);
-        return begin > y ? begin : y;
-    };
-    int64_t earlier = 0, end, all = 0;
+    const int32_t rows = args.like.gemm.args.m;
+    const auto join = [](int64_t x, int64_t y) { return x > y ? x : y; };
+    int64_t earlier = 0, all = 0;
+    int32_t end, last;
 #pragma unroll 1
     for (int32_t base = 0; base <= args.first; base += THREADS) {
         earlier = join(earlier, all);
-        end = scan((int64_t)min(size_at(args, base + (int32_t)threadIdx.x), rows), shared.of_warps,
-                   join);
+        end = min(size_at(args, base + (int32_t)threadIdx.x), rows);
+        last = (int32_t)scan((int64_t)end, shared.of_warps, join);
         all = shared.of_warps[WARPS - 1];
     }
-    end = join(earlier, end);
-    shared.rank[threadIdx.x] = (int32_t)end;
+    shared.rank[threadIdx.x] = last;
     __syncthreads();
-    const int32_t cursor = threadIdx.x == 0 ? (int32_t)earlier : shared.rank[threadIdx.x - 1];
-    size.first = round_up(cursor, alignment);
-    size.m = max(0, min((int32_t)end, rows) - size.first);
+    const int64_t before = threadIdx.x == 0 ? 0 : shared.rank[threadIdx.x - 1];
+    size.first = round_up((int32_t)join(earlier, before), args.groups.alignment);
+    size.m = max(0, end - size.first);
 }
 
 /*
@@ -115,20 +106,21 @@ __device__ __forceinline__ void size_by_end(const dgi_grouped_setup_args &args,
 __device__ __forceinline__ void size_by_row(const dgi_grouped_setup_args &args,
                                             shared_sizes &shared, product_size &size)
 {
-    const int32_t rows = args.like.gemm.m;
-    const int32_t count = dgi_products_from(args.count, args.first);
+    const int32_t rows = args.like.gemm.args.m;
+    const int32_t count = dgi_products_from(args.groups.count, args.first);
+    const int32_t *sizes = args.groups.sizes;
     shared.rank[threadIdx.x] = shared.before[threadIdx.x] = INT32_MAX;
     __syncthreads();
     for (int32_t r = threadIdx.x; r < rows; r += THREADS) {
-        const int64_t group = (int64_t)args.sizes[r] - args.first;
-        if (group >= 0 && group < count && (r == 0 || args.sizes[r - 1] != args.sizes[r]))
+        const int64_t group = (int64_t)sizes[r] - args.first;
+        if (group >= 0 && group < count && (r == 0 || sizes[r - 1] != sizes[r]))
             atomicMin(&shared.rank[group], r);
     }
     __syncthreads();
     for (int32_t r = threadIdx.x; r < rows; r += THREADS) {
-        const int64_t group = (int64_t)args.sizes[r] - args.first;
+        const int64_t group = (int64_t)sizes[r] - args.first;
         if (group >= 0 && group < count && r >= shared.rank[group] &&
-            (r == rows - 1 || args.sizes[r + 1] != args.sizes[r]))
+            (r == rows - 1 || sizes[r + 1] != sizes[r]))
             atomicMin(&shared.before[group], r + 1);
     }
     __syncthreads();
@@ -149,13 +141,13 @@ __device__ __forceinline__ int32_t scale_start(int32_t depth, int32_t block, int
 __device__ __forceinline__ void size_along_k(const dgi_grouped_setup_args &args,
                                              shared_sizes &shared, product_size &size)
 {
-    const int64_t k = args.like.gemm.k;
-    const bool blocks = args.grouping == DGI_DEVICE_K_BLOCKS;
+    const int64_t k = args.like.gemm.args.k;
+    const bool blocks = args.groups.grouping == DGI_DEVICE_K_BLOCKS;
     const int32_t m = size.m;
     int64_t earlier = 0, a_earlier = 0, b_earlier = 0;
     bool readable = true;
 #pragma unroll 1
-    for (int32_t base = 0; base < args.count; base += THREADS) { /* those of later launches too */
+    for (int32_t base = 0; base < args.groups.count; base += THREADS) { /* later launches' too */
         const int64_t mine = size_at(args, base + (int32_t)threadIdx.x);
         const int64_t end = earlier + scan_sum(mine, shared.of_warps);
         earlier += shared.of_warps[WARPS - 1];
@@ -183,87 +175,38 @@ __device__ __forceinline__ int32_t new_size(const int32_t *values, int32_t index
 __device__ __forceinline__ void size_of_problem(const dgi_grouped_setup_args &args, int32_t index,
                                                 product_size &size)
 {
-    const dgi_gemm_args &gemm = args.problems[index].gemm;
+    const dgi_gemm_args &gemm = args.problems[index].gemm.args;
     size.m = size.n = size.k = 0;
     if (gemm.d.dtype == DGI_DEVICE_NONE) /* never set */
         return;
-    size.m = new_size(args.values.m, index, gemm.m, args.like.gemm.m);
+    size.m = new_size(args.values.m, index, gemm.m, args.like.gemm.args.m);
     size.n = gemm.n;
     size.k = gemm.k;
     if (gemm.packed != nullptr) /* whose shape does not change */
         return;
-    size.n = new_size(args.values.n, index, gemm.n, args.like.gemm.n);
-    size.k = new_size(args.values.k, index, gemm.k, args.like.gemm.k);
+    size.n = new_size(args.values.n, index, gemm.n, args.like.gemm.args.n);
+    size.k = new_size(args.values.k, index, gemm.k, args.like.gemm.args.k);
 }
 
 /* ---- records --------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void *moved(const void *data, int64_t bytes)
-{
-    return data == nullptr ? nullptr : (uint8_t *)data + bytes;
-}
-
-__device__ __forceinline__ int32_t bytes_of(int32_t dtype)
-{
-    return dtype == DGI_DEVICE_F32                                ? 4
-           : dtype == DGI_DEVICE_F16 || dtype == DGI_DEVICE_BF16 ? 2
-                                                                  : 1;
-}
-
-__device__ __forceinline__ void move_rows(dgi_device_matrix &matrix, int32_t rows)
-{
-    matrix.data = moved(matrix.data, rows * matrix.ld * bytes_of(matrix.dtype));
-}
-
-/* A scale array for a matrix that begins `rows` rows further down. */
-__device__ __forceinline__ void move_scale_rows(dgi_device_scale &scale, int32_t rows)
-{
-    if (scale.block_rows == 0)
-        return;
-    const int32_t at = rows + scale.row_phase;
-    scale.data = moved(scale.data,
-                       at / scale.block_rows * scale.row_stride * bytes_of(scale.dtype));
-    scale.row_phase = at % scale.block_rows;
-}
-
 /* What differs from the first group. */
-__device__ __forceinline__ void move_to_group(const dgi_grouped_setup_args &args, int32_t group,
-                                              const product_size &size, dgi_grouped_product &p)
+__device__ __forceinline__ void move_product(const dgi_grouped_setup_args &args, int32_t group,
+                                             const product_size &size, dgi_grouped_product &p)
 {
-    dgi_gemm_args &g = p.gemm;
-    const bool one_d = args.grouping == DGI_DEVICE_BY_END || args.grouping == DGI_DEVICE_BY_ROW;
-    g.bias.data = moved(g.bias.data, group * args.bias_stride);
-    if (one_d) {
-        p.a += size.first * p.lda;
-        move_rows(g.c, size.first);
-        move_rows(g.d, size.first);
-        move_scale_rows(g.scale_a, size.first);
-        if (g.scale_d.data != nullptr)
-            move_scale_rows(g.scale_d, size.first);
-    } else {
-        g.c.data = moved(g.c.data, group * args.c_stride);
-        g.d.data = moved(g.d.data, group * args.d_stride);
-        g.scale_d.data = moved(g.scale_d.data, group * args.scale_d_stride);
-    }
-    if (args.grouping == DGI_DEVICE_MASKED) {
-        p.a += group * args.a_stride;
-        g.scale_a.data = moved(g.scale_a.data, group * args.scale_a_stride);
-    }
-    if (args.packed != nullptr) {
-        g.packed = args.packed[group];
-        g.scale_b.data = moved(g.packed, args.packed_scales);
-        return;
-    }
-    if (args.grouping <= DGI_DEVICE_MASKED) {
-        p.b += group * args.b_stride;
-        g.scale_b.data = moved(g.scale_b.data, group * args.scale_b_stride);
+    const dgi_device_groups &groups = args.groups;
+    dgi_gemm_args &g = p.gemm.args;
+    move_to_group(groups, args.like.gemm.args, group, size.first, g);
+    if (groups.grouping <= DGI_DEVICE_MASKED) {
+        p.a += groups.grouping == DGI_DEVICE_MASKED ? group * groups.a_stride : size.first * p.lda;
+        p.b += group * groups.b_stride; /* unused when packed */
         return;
     }
     g.scale_a.data = moved(g.scale_a.data,
                            size.a_scale * g.scale_a.col_stride * bytes_of(g.scale_a.dtype));
     g.scale_b.data = moved(g.scale_b.data,
                            size.b_scale * g.scale_b.col_stride * bytes_of(g.scale_b.dtype));
-    if (args.grouping == DGI_DEVICE_K_COLUMNS) {
+    if (groups.grouping == DGI_DEVICE_K_COLUMNS) {
         g.first_k = size.first; /* their maps begin where the whole matrices do */
     } else {
         p.a += (int64_t)size.first * g.m;
@@ -282,19 +225,19 @@ __device__ __forceinline__ void take(T *&data, void *const *values, int32_t inde
 __device__ __forceinline__ void take_values(const dgi_device_values &values, int32_t index,
                                             const product_size &size, dgi_grouped_product &p)
 {
-    p.gemm.m = size.m;
-    p.gemm.n = size.n;
-    p.gemm.k = size.k;
+    p.gemm.args.m = size.m;
+    p.gemm.args.n = size.n;
+    p.gemm.args.k = size.k;
     take(p.a, values.a, index);
-    take(p.gemm.c.data, values.c, index);
-    take(p.gemm.d.data, values.d, index);
-    take(p.gemm.bias.data, values.bias, index);
-    take(p.gemm.scale_a.data, values.scale_a, index);
-    if (p.gemm.packed == nullptr) {
+    take(p.gemm.args.c.data, values.c, index);
+    take(p.gemm.args.d.data, values.d, index);
+    take(p.gemm.args.bias.data, values.bias, index);
+    take(p.gemm.args.scale_a.data, values.scale_a, index);
+    if (p.gemm.args.packed == nullptr) {
         take(p.b, values.b, index);
-        take(p.gemm.scale_b.data, values.scale_b, index);
+        take(p.gemm.args.scale_b.data, values.scale_b, index);
     }
-    take(p.gemm.scale_d.data, values.scale_d, index);
+    take(p.gemm.args.scale_d.data, values.scale_d, index);
 }
 
 /*
@@ -306,22 +249,23 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
                                          const dgi_grouped_product &p, dgi_grouped_record *record)
 {
     const int map = threadIdx.x % 32;
-    dgi_gemm_args &g = record->gemm;
-    const int32_t element = bytes_of(p.gemm.d.dtype);
+    dgi_gemm_args &g = record->gemm.args;
+    dgi_gemm_maps &maps = record->gemm.maps;
+    const int32_t element = bytes_of(p.gemm.args.d.dtype);
     const int32_t tile_cols = (size.n + args.cluster_n - 1) / args.cluster_n;
     const int32_t tile_rows = dgi_tile_rows(size.m, args.tile_m);
-    const int64_t pitch = p.gemm.d.ld * element;
-    g.c = p.gemm.c;
-    g.d = p.gemm.d;
-    g.bias = p.gemm.bias;
-    g.scale_a = p.gemm.scale_a;
-    g.scale_b = p.gemm.scale_b;
-    g.scale_d = p.gemm.scale_d;
-    g.packed = p.gemm.packed;
+    const int64_t pitch = p.gemm.args.d.ld * element;
+    g.c = p.gemm.args.c;
+    g.d = p.gemm.args.d;
+    g.bias = p.gemm.args.bias;
+    g.scale_a = p.gemm.args.scale_a;
+    g.scale_b = p.gemm.args.scale_b;
+    g.scale_d = p.gemm.args.scale_d;
+    g.packed = p.gemm.args.packed;
     g.m = size.m;
     g.n = size.n;
     g.k = size.k;
-    g.first_k = p.gemm.first_k;
+    g.first_k = p.gemm.args.first_k;
     /* An address that the copy engine cannot use would end the kernel: nothing is computed. */
     const bool packed = g.packed != nullptr;
     const bool readable =
@@ -332,18 +276,19 @@ __device__ __forceinline__ void complete(const dgi_grouped_setup_args &args,
     g.band = dgi_band(tile_rows, tile_rows * tile_cols, args.clusters, args.tile_m, args.cluster_n);
     g.first_cluster = dgi_first_cluster(before, args.clusters);
     /* As the host decides for dense products. */
-    g.copy_out = p.gemm.copy_out && dgi_can_map((uintptr_t)p.gemm.d.data, size.m, pitch) &&
+    g.copy_out = p.gemm.args.copy_out &&
+                 dgi_can_map((uintptr_t)p.gemm.args.d.data, size.m, pitch) &&
                  size.n * element % DGI_COPY_UNIT == 0;
     if (!readable || size.m == 0 || size.n == 0 || (map == 1 && packed) ||
         (map == 2 ? !g.copy_out : size.k == 0))
         return;
-    const int32_t end = p.gemm.first_k + size.k, one_row = round_up(end, 16);
+    const int32_t end = p.gemm.args.first_k + size.k, one_row = round_up(end, 16);
     const int32_t cols = map == 2 ? size.n : end, rows = map == 1 ? size.n : size.m;
     const int64_t several = map == 0 ? p.lda : map == 1 ? p.ldb : pitch;
     const int64_t single = map == 2 ? size.n * element : one_row;
-    tensor_map_replace(map == 0 ? &g.a_map : map == 1 ? &g.b_map : &g.d_map,
-                       map == 0 ? p.a : map == 1 ? p.b : (const uint8_t *)p.gemm.d.data, cols, rows,
-                       rows > 1 ? several : single);
+    tensor_map_replace(map == 0 ? &maps.a : map == 1 ? &maps.b : &maps.d,
+                       map == 0 ? p.a : map == 1 ? p.b : (const uint8_t *)p.gemm.args.d.data, cols,
+                       rows, rows > 1 ? several : single);
     tensor_map_release();
 }
 
@@ -356,9 +301,10 @@ __device__ __forceinline__ void write_record(const dgi_grouped_setup_args &args,
     const int32_t rank = shared.rank[index], product = args.first + index;
     dgi_grouped_record *record = args.records + args.first + rank;
     dgi_grouped_product *problem = args.problems == nullptr ? nullptr : args.problems + product;
-    const uint4 *from = (const uint4 *)(problem == nullptr ? &args.like.gemm : &problem->gemm);
-    for (int i = lane; i < (int)(sizeof(dgi_gemm_args) / sizeof *from); i += 32)
-        ((uint4 *)&record->gemm)[i] = from[i];
+    const dgi_gemm_product *base = problem == nullptr ? &args.like.gemm : &problem->gemm;
+    const uint64_t *from = (const uint64_t *)base;
+    for (int i = lane; i < (int)(sizeof(dgi_gemm_product) / sizeof *from); i += 32)
+        ((uint64_t *)&record->gemm)[i] = from[i];
     __syncwarp();
     if (lane > 2)
         return;
@@ -367,7 +313,7 @@ __device__ __forceinline__ void write_record(const dgi_grouped_setup_args &args,
         complete(args, size, shared.before[rank], *problem, record);
     } else {
         dgi_grouped_product p = args.like;
-        move_to_group(args, product, size, p);
+        move_product(args, product, size, p);
         complete(args, size, shared.before[rank], p, record);
     }
 }
@@ -377,24 +323,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 {
     __shared__ shared_sizes shared;
     const int32_t index = threadIdx.x, product = args.first + index;
-    const int32_t count = dgi_products_from(args.count, args.first);
+    const int32_t count = dgi_products_from(args.groups.count, args.first);
     const bool there = index < count;
-    const dgi_gemm_args &like = args.like.gemm;
+    const dgi_gemm_args &like = args.like.gemm.args;
     launch_dependents(); /* the products wait for this kernel's end */
     product_size size = {like.m, like.n, like.k, 0, 0, 0};
-    if (args.grouping == DGI_DEVICE_BY_END)
+    if (args.groups.grouping == DGI_DEVICE_BY_END)
         size_by_end(args, shared, size);
-    else if (args.grouping == DGI_DEVICE_BY_ROW)
+    else if (args.groups.grouping == DGI_DEVICE_BY_ROW)
         size_by_row(args, shared, size);
-    else if (args.grouping == DGI_DEVICE_MASKED)
+    else if (args.groups.grouping == DGI_DEVICE_MASKED)
         size.m = min(size_at(args, product), like.m);
-    else if (args.grouping != DGI_DEVICE_TABLE)
+    else if (args.groups.grouping != DGI_DEVICE_TABLE)
         size_along_k(args, shared, size);
     else if (there)
         size_of_problem(args, product, size);
 
     /* The schedule: longest first. */
-    const bool varies = args.grouping >= DGI_DEVICE_K_COLUMNS;
+    const bool varies = args.groups.grouping >= DGI_DEVICE_K_COLUMNS;
     int32_t rank = index;
     shared.k[index] = size.k;
     __syncthreads();

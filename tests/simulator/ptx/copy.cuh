@@ -24,6 +24,10 @@ static inline void copy_box_out(const void *map, int32_t x, int32_t y, uint32_t 
 {
     sim_copy_box_out(map, x, y, source);
 }
+static inline void copy_nothing_out()
+{
+    sim_copy_nothing_out();
+}
 template <int Pending> static inline void copy_out_wait_read()
 {
     sim_copy_out_wait(Pending);

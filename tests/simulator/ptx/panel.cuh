@@ -43,6 +43,12 @@ static inline void store_pair(uint32_t address, float first, float second)
     const float pair[2] = {first, second};
     memcpy(sim_shared_memory(address, sizeof pair), pair, sizeof pair);
 }
+static inline uint4 load_chunk(uint32_t address)
+{
+    uint4 value;
+    memcpy(&value, sim_shared_memory(address, sizeof value), sizeof value);
+    return value;
+}
 static inline float load_float(uint32_t address)
 {
     float value;

@@ -44,6 +44,12 @@ __device__ __forceinline__ void copy_box_out(const void *map, int32_t x, int32_t
                  : "memory");
 }
 
+/* For the order in which boxes are waited for: one that is there at once. */
+__device__ __forceinline__ void copy_nothing_out()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 /* Waits until at most `Pending` of this thread's outgoing boxes still read shared memory. */
 template <int Pending> __device__ __forceinline__ void copy_out_wait_read()
 {

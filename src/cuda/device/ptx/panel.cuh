@@ -37,6 +37,16 @@ __device__ __forceinline__ void store_pair(uint32_t address, float first, float 
                  : "memory");
 }
 
+__device__ __forceinline__ uint4 load_chunk(uint32_t address)
+{
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
 __device__ __forceinline__ float load_float(uint32_t address)
 {
     float value;

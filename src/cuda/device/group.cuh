@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* Where the operands of a group begin: for grouped_setup and the grouped GEMM. */
+#pragma once
+#include "grouped_args.h"
+#include "scales.cuh"
+
+__device__ __forceinline__ void *moved(const void *data, int64_t bytes)
+{
+    return data == nullptr ? nullptr : (uint8_t *)data + bytes;
+}
+
+__device__ __forceinline__ int32_t bytes_of(int32_t dtype)
+{
+    return dtype == DGI_DEVICE_F32                                ? 4
+           : dtype == DGI_DEVICE_F16 || dtype == DGI_DEVICE_BF16 ? 2
+                                                                  : 1;
+}
+
+/* The next multiple of `unit`; sizes are not negative. */
+__device__ __forceinline__ int32_t round_up(int32_t value, int32_t unit)
+{
+    const uint32_t result = ((uint32_t)value + unit - 1) / (uint32_t)unit * unit;
+    return (int32_t)min(result, (uint32_t)INT32_MAX);
+}
+
+__device__ __forceinline__ void *row_of(const dgi_device_matrix &matrix, int32_t row)
+{
+    return moved(matrix.data, row * matrix.ld * bytes_of(matrix.dtype));
+}
+
+/* A scale array for a matrix that begins `row` rows further down. */
+__device__ __forceinline__ void move_scale_rows(dgi_device_scale &scale, const dgi_device_scale &of,
+                                                int32_t row)
+{
+    if (of.block_rows == 0)
+        return;
+    const int32_t at = row + of.row_phase, index = scale_index(row, of.block_rows, of.row_phase);
+    scale.data = moved(of.data, index * of.row_stride * bytes_of(of.dtype));
+    scale.row_phase = at - index * of.block_rows;
+}
+
+/* Of groups of rows, what differs from the first one, `like`. `first`: the row of the whole. */
+__device__ __forceinline__ void move_to_group(const dgi_device_groups &groups,
+                                              const dgi_gemm_args &like, int32_t group,
+                                              int32_t first, dgi_gemm_args &g)
+{
+    g.bias.data = moved(like.bias.data, group * groups.bias_stride);
+    if (groups.grouping == DGI_DEVICE_BY_END || groups.grouping == DGI_DEVICE_BY_ROW) {
+        g.c.data = row_of(like.c, first);
+        g.d.data = row_of(like.d, first);
+        move_scale_rows(g.scale_a, like.scale_a, first);
+        move_scale_rows(g.scale_d, like.scale_d, first);
+    } else {
+        g.c.data = moved(like.c.data, group * groups.c_stride);
+        g.d.data = moved(like.d.data, group * groups.d_stride);
+        g.scale_d.data = moved(like.scale_d.data, group * groups.scale_d_stride);
+    }
+    if (groups.grouping == DGI_DEVICE_MASKED)
+        g.scale_a.data = moved(like.scale_a.data, group * groups.scale_a_stride);
+    if (groups.packed != nullptr) {
+        g.packed = groups.packed[group];
+        g.scale_b.data = moved(g.packed, groups.packed_scales);
+    } else if (groups.grouping <= DGI_DEVICE_MASKED) {
+        g.scale_b.data = moved(like.scale_b.data, group * groups.scale_b_stride);
+    }
+}
