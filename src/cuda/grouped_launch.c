@@ -65,7 +65,7 @@ static int32_t clusters_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
                                 dgi_grouped_setup_args *args, CUstream stream)
 {
-    enum { RECORDS = 16 }; /* of a CTA: half as many as it has warps, for they take long */
+    enum { RECORDS = 4 }; /* of a CTA: fewer than it has warps, for they take long */
     args->tile_m = kernel->tile_m;
     args->cluster_n = kernel->tile_n * kernel->cluster;
     args->clusters = clusters_of(cuda, kernel);

@@ -63,7 +63,8 @@ struct product_size {
 
 struct shared_sizes {
     int64_t of_warps[32];
-    int32_t k[DGI_MOST_PRODUCTS], tiles[DGI_MOST_PRODUCTS]; /* tiles: in the schedule's order   */
+    alignas(16) int32_t k[DGI_MOST_PRODUCTS]; /* -1 where there is no product */
+    int32_t tiles[DGI_MOST_PRODUCTS];         /* in the schedule's order      */
     int32_t rank[DGI_MOST_PRODUCTS], before[DGI_MOST_PRODUCTS + 1];
     product_size sizes[DGI_MOST_PRODUCTS];
 };
@@ -186,6 +187,30 @@ __device__ __forceinline__ void size_of_problem(const dgi_grouped_setup_args &ar
         return;
     size.n = new_size(args.values.n, index, gemm.n, args.like.gemm.args.n);
     size.k = new_size(args.values.k, index, gemm.k, args.like.gemm.args.k);
+}
+
+/*
+ * Each product's place in the schedule, the longest first, to shared.rank. Where they are few, the
+ * threads that have none compare for the others: each of them with every so many.
+ */
+__device__ __forceinline__ void rank_products(shared_sizes &shared, int32_t count)
+{
+    int32_t side = 32; /* threads side by side that have each another product */
+    while (side < count)
+        side *= 2;
+    const int32_t product = threadIdx.x % side, k = shared.k[product];
+    int32_t rank = 0;
+    shared.rank[threadIdx.x] = 0;
+    __syncthreads();
+    for (int32_t i = threadIdx.x / side * 4; i < count; i += THREADS / side * 4) {
+        const int4 other = *(const int4 *)(shared.k + i);
+        rank += dgi_comes_before(other.x, i, k, product);
+        rank += dgi_comes_before(other.y, i + 1, k, product);
+        rank += dgi_comes_before(other.z, i + 2, k, product);
+        rank += dgi_comes_before(other.w, i + 3, k, product);
+    }
+    atomicAdd(&shared.rank[product], rank);
+    __syncthreads();
 }
 
 /* ---- records --------------------------------------------------------------------------- */
@@ -342,12 +367,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     /* The schedule: longest first. */
     const bool varies = args.groups.grouping >= DGI_DEVICE_K_COLUMNS;
     int32_t rank = index;
-    shared.k[index] = size.k;
+    shared.k[index] = there ? size.k : -1;
     __syncthreads();
-    if (varies && there) {
-        rank = 0;
-        for (int32_t i = 0; i < count; i++)
-            rank += dgi_comes_before(shared.k[i], i, size.k, index);
+    if (varies) {
+        rank_products(shared, count);
+        if (there)
+            rank = shared.rank[index];
     }
     const int32_t tiles = !there ? 0
                                  : dgi_tile_rows(size.m, args.tile_m) *
@@ -369,6 +394,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             args.ranges[2 * product + 1] = size.first + size.m;
         }
     }
-    for (int32_t i = blockIdx.x * WARPS + index / 32; i < count; i += gridDim.x * WARPS)
+    for (int32_t i = index / 32 * gridDim.x + blockIdx.x; i < count; i += gridDim.x * WARPS)
         write_record(args, i, shared);
 }
