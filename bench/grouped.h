@@ -54,8 +54,15 @@ void grouped_work_free(grouped_work *work);
 int grouped_work_sets(const grouped_work *work);
 
 /*
+ * Some of cuBLASLt's products have rows in multiples of so many. It computes those behind a
+ * product's own too: from the next one's A, and into the next one's D, which is written later.
+ */
+enum { GROUPED_PEER_ROWS = 16 };
+int64_t grouped_peer_rows(int64_t m);
+
+/*
  * One of the products with its addresses in a set. Scales of single rows of A lie as the whole
- * call's do, or side by side for this product alone when `own`.
+ * call's do, or when `own` side by side for this product alone, as for grouped_peer_rows() rows.
  */
 dg_gemm grouped_work_product(const grouped_work *work, int set, int product, bool own);
 

@@ -50,16 +50,22 @@ static int64_t rows_of(const grouped_work *w, int i)
     return w->item->form == GROUPED_MASKED ? w->rows : w->item->products[i].m;
 }
 
+int64_t grouped_peer_rows(int64_t m)
+{
+    return (m + GROUPED_PEER_ROWS - 1) / GROUPED_PEER_ROWS * GROUPED_PEER_ROWS;
+}
+
 static void place_operands(grouped_work *w)
 {
     const grouped_case *c = w->item;
     const grouped_product *p = c->products;
     const bool shared = c->form == GROUPED_CONTIGUOUS;
-    int64_t sum = 0, largest = 1;
+    int64_t sum = 0, largest = 1, widest = 1;
     for (int i = 0; i < c->count; i++) {
         w->places[i].first = shared ? sum : 0;
         sum += p[i].m;
         largest = p[i].m > largest ? p[i].m : largest;
+        widest = p[i].n > widest ? p[i].n : widest;
         w->sizes[i] = (int32_t)(shared ? sum : p[i].m);
     }
     w->rows = shared ? sum : largest;
@@ -67,18 +73,20 @@ static void place_operands(grouped_work *w)
     const dg_scale whole = bench_scale_layout(c->recipe, true, w->rows, p[0].k);
     const size_t a = take(w, shared ? w->rows * p[0].k : 0);
     const size_t scale_a = shared ? take_scale(w, &whole) : 0;
-    /* Groups of one shape take equal steps here, which the call's strides describe. */
+    /* Operand by operand, so that groups of one shape lie one behind another, as in a server. */
+    for (int i = 0; i < c->count; i++)
+        w->places[i].a =
+            shared ? a + (size_t)(w->places[i].first * p[i].k) : take(w, rows_of(w, i) * p[i].k);
+    for (int i = 0; i < c->count; i++)
+        w->places[i].b = take(w, p[i].n * p[i].k);
     for (int i = 0; i < c->count; i++) {
         const dg_scale of_a = bench_scale_layout(c->recipe, true, rows_of(w, i), p[i].k);
         const dg_scale of_b = bench_scale_layout(c->recipe, false, p[i].n, p[i].k);
-        place *at = &w->places[i];
-        at->a = shared ? a + (size_t)(at->first * p[i].k) : take(w, rows_of(w, i) * p[i].k);
-        at->scale_a = shared ? scale_a : take_scale(w, &of_a);
-        at->b = take(w, p[i].n * p[i].k);
-        at->scale_b = take_scale(w, &of_b);
+        w->places[i].scale_a = shared ? scale_a : take_scale(w, &of_a);
+        w->places[i].scale_b = take_scale(w, &of_b);
     }
     for (int i = 0; i < c->count; i++) {
-        const dg_scale own = bench_scale_layout(c->recipe, true, p[i].m, p[i].k);
+        const dg_scale own = bench_scale_layout(c->recipe, true, grouped_peer_rows(p[i].m), p[i].k);
         w->places[i].own_scale_a =
             c->recipe->a_rows == 1 ? take_scale(w, &own) : w->places[i].scale_a;
     }
@@ -88,6 +96,7 @@ static void place_operands(grouped_work *w)
         w->places[i].d = shared ? d + (size_t)(w->places[i].first * p[i].n * 2)
                                 : take(w, rows_of(w, i) * p[i].n * 2);
     w->d_bytes = w->bytes - w->d_at;
+    take(w, GROUPED_PEER_ROWS * widest * 2); /* what the peer's last product computes too much */
 }
 
 /* ---- the products -------------------------------------------------------------------- */
@@ -116,7 +125,8 @@ static dg_gemm product_of(const grouped_work *w, const char *block, int i, int64
     g.d = dg_matrix_of(base + at->d, DG_BF16, m, p->n);
     g.accumulation = c->recipe->accumulation;
     if (own && c->recipe->a_rows == 1) {
-        g.scale_a = bench_scale_layout(c->recipe, true, m, p->k);
+        g.scale_a = bench_scale_layout(c->recipe, true, grouped_peer_rows(m), p->k);
+        g.scale_a.rows = m;
         g.scale_a.data = base + at->own_scale_a;
     } else {
         const bool shared = c->form == GROUPED_CONTIGUOUS;

@@ -62,7 +62,8 @@ static bool call_peer(void *state, int set, void *stream)
                                         g.d.data};
         if (p->m == 0)
             continue;
-        possible = peer_begin(c->peer, c->kind, p->m, p->n, p->k, &operands) &&
+        const int64_t m = c->kind == PEER_BLOCK ? grouped_peer_rows(p->m) : p->m;
+        possible = peer_begin(c->peer, c->kind, m, p->n, p->k, &operands) &&
                    peer_run(c->peer, &operands, stream);
         peer_end(c->peer);
     }
@@ -112,11 +113,16 @@ int grouped_bench_gpu(const grouped_request *request, int ordinal)
     char *name = cli_format("%s, CUDA driver %d.%d", m.gpu.name, m.gpu.driver_version / 1000,
                             m.gpu.driver_version % 1000 / 10);
     g.name = name;
-    if (!request->no_peers && (m.peer = peer_open(&m.gpu, &g.peer)) != NULL)
+    char *about = NULL;
+    if (!request->no_peers && (m.peer = peer_open(&m.gpu, &g.peer)) != NULL) {
         g.time_peer = time_peer;
+        g.peer = about = cli_format("%s; 1x128 . 128x128 with M rounded up to a multiple of %d",
+                                    g.peer, GROUPED_PEER_ROWS);
+    }
     const int code = grouped_bench(request, &g);
     dg_destroy(g.serial);
     dg_destroy(g.context);
+    free(about);
     free(name);
     return code;
 }
