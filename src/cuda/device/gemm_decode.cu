@@ -18,8 +18,8 @@
  * copy engine; one gathers scales where these change along K.
  *
  * With programmatic dependent launch this kernel begins while the one before it still runs, and
- * lets the next one begin when it has not much left to read. All roles wait for the earlier kernels before they touch
- * anything that those may write; see decode_feed.cuh for B.
+ * lets the next one begin when it has not much left to read. All roles wait for the earlier kernels
+ * before they touch anything that those may write; see decode_feed.cuh for B.
  */
 #include "decode_feed.cuh"
 #include "decode_finish.cuh"
