@@ -98,6 +98,15 @@ dg_status dgi_cuda_check_scale(const dg_scale *scale, const char *name);
 
 dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix);
 
+/* Which scales change along K. */
+typedef struct dgi_varying {
+    bool scale_a, scale_b;
+} dgi_varying;
+dgi_varying dgi_cuda_varying(const dg_gemm *gemm);
+/* What a kernel of many tokens or of groups gets, but for its maps and what depends on sizes. */
+dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
+                                    dgi_varying vary);
+
 /*
  * Launches a kernel of many tokens or of groups, whose clusters stand side by side. It waits itself
  * for those before it, so it may begin while they still run.

@@ -35,33 +35,53 @@ dgi_device_matrix dgi_device_matrix_of(const dg_matrix *matrix)
     return (dgi_device_matrix){matrix->data, matrix->ld, matrix->dtype};
 }
 
-static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_plan *plan,
-                           dgi_gemm_product *product)
+static dgi_device_scale device_scale(const dg_scale *scale, int32_t unit, bool varies)
 {
-    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
+    dg_scale of = *scale;
+    of.cols = varies ? 2 : 1;
+    return dgi_device_scale_of(&of, unit);
+}
+
+dgi_varying dgi_cuda_varying(const dg_gemm *gemm)
+{
+    return (dgi_varying){gemm->scale_a.cols > 1, gemm->scale_b.cols > 1};
+}
+
+dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
+                                    dgi_varying vary)
+{
     const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
-    dgi_gemm_args *args = &product->args;
-    dgi_gemm_maps *maps = &product->maps;
-    *args = (dgi_gemm_args){
+    return (dgi_gemm_args){
         .c = dgi_device_matrix_of(&gemm->c),
         .d = dgi_device_matrix_of(&gemm->d),
         .bias = dgi_device_matrix_of(&gemm->bias),
-        .scale_a = dgi_device_scale_of(&gemm->scale_a, unit),
-        .scale_b = dgi_device_scale_of(&gemm->scale_b, unit),
+        .scale_a = device_scale(&gemm->scale_a, unit, vary.scale_a),
+        .scale_b = device_scale(&gemm->scale_b, unit, vary.scale_b),
         .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
         .m = (int32_t)gemm->d.rows,
         .n = (int32_t)gemm->d.cols,
         .k = (int32_t)gemm->a.cols,
-        .tile_rows = plan->tile_rows,
-        .tile_cols = plan->tile_cols,
-        .band = plan->band,
         .alpha = gemm->alpha,
         .beta = gemm->beta,
-        .copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a),
-        .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.data != NULL,
-        .copy_out = dgi_cuda_can_copy_out(gemm),
+        .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
         .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
     };
+}
+
+static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_plan *plan,
+                           dgi_gemm_product *product)
+{
+    const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[plan->kernel];
+    dgi_gemm_args *args = &product->args;
+    dgi_gemm_maps *maps = &product->maps;
+    *product = (dgi_gemm_product){
+        .args = dgi_cuda_product_args(kernel, gemm, dgi_cuda_varying(gemm)),
+    };
+    args->tile_rows = plan->tile_rows;
+    args->tile_cols = plan->tile_cols;
+    args->band = plan->band;
+    args->copy_scales = gemm->a.cols > 0 && can_copy_scales(kernel, &gemm->scale_a);
+    args->copy_out = dgi_cuda_can_copy_out(gemm);
     if (args->copy_out)
         DGI_TRY(dgi_cuda_describe(cuda, &gemm->d, 16, &maps->d));
     if (args->copy_scales)

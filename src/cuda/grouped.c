@@ -230,11 +230,6 @@ static dg_status write_addresses(call *c, const uint8_t **target)
     return DG_OK;
 }
 
-static dgi_varying varying(const dg_gemm *gemm)
-{
-    return (dgi_varying){gemm->scale_a.cols > 1, gemm->scale_b.cols > 1};
-}
-
 static dgi_device_groups device_groups(const call *c, const uint8_t *const *packed)
 {
     const dg_groups *q = &c->groups;
@@ -295,7 +290,7 @@ static dg_status run_joined(call *c, const dg_gemm *all, const uint8_t *const *p
     dgi_grouped_args args = {.groups = device_groups(c, packed)};
     dgi_gemm_args *like = &args.like.args;
     dgi_gemm_maps *maps = &args.like.maps;
-    *like = dgi_cuda_product_args(kernel, &c->gemm, varying(&c->gemm));
+    *like = dgi_cuda_product_args(kernel, &c->gemm, dgi_cuda_varying(&c->gemm));
     const int32_t cols = kernel->tile_n * kernel->cluster;
     if (like->m == 0 || like->n == 0)
         return DG_OK;
@@ -324,7 +319,7 @@ static dg_status run_prepared(call *c, const prepared *p, const uint8_t *const *
 {
     const dg_gemm *g = &c->gemm;
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
-    const dgi_varying vary = varying(g);
+    const dgi_varying vary = dgi_cuda_varying(g);
     dgi_grouped_setup_args setup = {
         .groups = device_groups(c, packed),
         .scale_a_block = vary.scale_a ? g->scale_a.block_cols : 0,

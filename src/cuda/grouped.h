@@ -6,14 +6,6 @@
 #include "cuda/context.h"
 #include "cuda/device/grouped_args.h"
 
-/* Which scales change along K. */
-typedef struct dgi_varying {
-    bool scale_a, scale_b;
-} dgi_varying;
-
-/* What a kernel gets, but for the maps and what depends on sizes. */
-dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
-                                    dgi_varying vary);
 /*
  * A product for grouped_setup, from a GEMM whose addresses may be NULL: its maps get boxes, types
  * and swizzle, and any place in memory.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of grouped products get as arguments, and their launches. */
+/* What grouped_setup gets of a product, and the launches of grouped products. */
 #include "cuda/grouped.h"
 
 /* A map of the right kind; grouped_setup says where and how large. */
@@ -7,34 +7,6 @@ static dg_status encode_any(dgi_cuda *cuda, dg_dtype dtype, uint32_t box_rows, C
 {
     dg_matrix any = dg_matrix_of((void *)(uintptr_t)256, dtype, 256, 256);
     return dgi_cuda_describe(cuda, &any, box_rows, map);
-}
-
-static dgi_device_scale device_scale(const dg_scale *scale, int32_t unit, bool varies)
-{
-    dg_scale of = *scale;
-    of.cols = varies ? 2 : 1;
-    return dgi_device_scale_of(&of, unit);
-}
-
-dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
-                                    dgi_varying vary)
-{
-    const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
-    return (dgi_gemm_args){
-        .c = dgi_device_matrix_of(&gemm->c),
-        .d = dgi_device_matrix_of(&gemm->d),
-        .bias = dgi_device_matrix_of(&gemm->bias),
-        .scale_a = device_scale(&gemm->scale_a, unit, vary.scale_a),
-        .scale_b = device_scale(&gemm->scale_b, unit, vary.scale_b),
-        .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
-        .m = (int32_t)gemm->d.rows,
-        .n = (int32_t)gemm->d.cols,
-        .k = (int32_t)gemm->a.cols,
-        .alpha = gemm->alpha,
-        .beta = gemm->beta,
-        .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
-        .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
-    };
 }
 
 dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,

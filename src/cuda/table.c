@@ -72,7 +72,7 @@ dg_status dgi_cuda_table_open(dg_table *table)
     }
     memset(s->host, 0, (problems + 1) * sizeof *s->host);
     s->kernel = kernel;
-    s->vary = (dgi_varying){largest->scale_a.cols > 1, largest->scale_b.cols > 1};
+    s->vary = dgi_cuda_varying(largest);
     bool pushed;
     dg_status status = dgi_cuda_enter(cuda, &pushed);
     if (status == DG_OK)

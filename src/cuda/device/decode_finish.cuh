@@ -207,8 +207,7 @@ struct unit {
         stmatrix_x4_turned(panel + dgi_decode_panel(at, lane / 8 % 2), pairs);
         __syncwarp();
         const int32_t here = 16 * cell + lane / 2, first = n + lane % 2 * 8;
-        uint4 chunk;
-        shared_load(panel + dgi_decode_panel(lane / 2, lane % 2), chunk);
+        const uint4 chunk = load_chunk(panel + dgi_decode_panel(lane / 2, lane % 2));
         if (here >= args.m || lane % 2 * 8 >= rows || lane / 2 >= 4 * CELL)
             return;
         uint16_t *to = (uint16_t *)args.d.data + here * args.d.ld + first;

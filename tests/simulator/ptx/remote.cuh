@@ -22,9 +22,9 @@ template <int Count> static inline void shared_store(uint32_t address, const flo
 {
     memcpy(sim_shared_memory(address, sizeof value), value, sizeof value);
 }
-template <typename T> static inline void shared_load(uint32_t address, T &value)
+template <int Count> static inline void shared_load(uint32_t address, float (&value)[Count])
 {
-    memcpy(&value, sim_shared_memory(address, sizeof value), sizeof value);
+    memcpy(value, sim_shared_memory(address, sizeof value), sizeof value);
 }
 static inline void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity)
 {

@@ -61,13 +61,6 @@ __device__ __forceinline__ void shared_load(uint32_t address, float (&value)[4])
                  : "r"(address)
                  : "memory");
 }
-__device__ __forceinline__ void shared_load(uint32_t address, uint4 &value)
-{
-    asm volatile("ld.shared::cta.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(address)
-                 : "memory");
-}
 
 /* mbarrier_wait() for what other CTAs of the cluster have stored or released. */
 __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity)
