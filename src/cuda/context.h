@@ -103,9 +103,10 @@ typedef struct dgi_varying {
     bool scale_a, scale_b;
 } dgi_varying;
 dgi_varying dgi_cuda_varying(const dg_gemm *gemm);
-/* What a kernel of many tokens or of groups gets, but for its maps and what depends on sizes. */
-dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
-                                    dgi_varying vary);
+/* K that shares a scale within the kernel; 0 where scales act in the epilogue. */
+int32_t dgi_cuda_scale_k(const dgi_sm90_kernel *kernel);
+/* What a GEMM kernel of such a `scale_k` gets, but for its maps and what depends on sizes. */
+dgi_gemm_args dgi_cuda_product_args(int32_t scale_k, const dg_gemm *gemm, dgi_varying vary);
 
 /*
  * Launches a kernel of many tokens or of groups, whose clusters stand side by side. It waits itself
@@ -115,11 +116,11 @@ dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, C
                                 int32_t ctas, int shared_bytes, void *args, CUstream stream);
 
 /*
- * Launches a kernel for few tokens. `packed` are B's codes as in core/packed_sm90.h, or NULL where
- * `gemm` has B; its scale_b is complete either way. A and B are aligned for the copy engine.
+ * Launches a kernel for few tokens. scale_b is complete also where B is packed. A and B are aligned
+ * for the copy engine.
  */
-dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
-                          const dgi_decode_plan *plan, CUstream stream);
+dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_plan *plan,
+                          CUstream stream);
 
 /* The scales that lie behind packed codes. */
 dg_scale dgi_cuda_packed_scale(const dg_weights *weights);

@@ -47,10 +47,14 @@ dgi_varying dgi_cuda_varying(const dg_gemm *gemm)
     return (dgi_varying){gemm->scale_a.cols > 1, gemm->scale_b.cols > 1};
 }
 
-dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm *gemm,
-                                    dgi_varying vary)
+int32_t dgi_cuda_scale_k(const dgi_sm90_kernel *kernel)
 {
-    const int32_t unit = kernel->span != 0 ? kernel->promote_k : 1;
+    return kernel->span != 0 ? kernel->promote_k : 0;
+}
+
+dgi_gemm_args dgi_cuda_product_args(int32_t scale_k, const dg_gemm *gemm, dgi_varying vary)
+{
+    const int32_t unit = scale_k != 0 ? scale_k : 1;
     return (dgi_gemm_args){
         .c = dgi_device_matrix_of(&gemm->c),
         .d = dgi_device_matrix_of(&gemm->d),
@@ -63,7 +67,7 @@ dgi_gemm_args dgi_cuda_product_args(const dgi_sm90_kernel *kernel, const dg_gemm
         .k = (int32_t)gemm->a.cols,
         .alpha = gemm->alpha,
         .beta = gemm->beta,
-        .factors = kernel->span == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
+        .factors = scale_k == 0 || gemm->alpha != 1.0f || gemm->bias.dtype != DG_NONE,
         .packed = gemm->weights != NULL ? gemm->weights->data : NULL,
     };
 }
@@ -75,7 +79,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
     dgi_gemm_args *args = &product->args;
     dgi_gemm_maps *maps = &product->maps;
     *product = (dgi_gemm_product){
-        .args = dgi_cuda_product_args(kernel, gemm, dgi_cuda_varying(gemm)),
+        .args = dgi_cuda_product_args(dgi_cuda_scale_k(kernel), gemm, dgi_cuda_varying(gemm)),
     };
     args->tile_rows = plan->tile_rows;
     args->tile_cols = plan->tile_cols;
@@ -225,8 +229,7 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     if (gemm->weights == NULL)
         DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
     if (chosen->decode)
-        return dgi_cuda_decode(cuda, &aligned, gemm->weights != NULL ? gemm->weights->data : NULL,
-                               &chosen->few, stream);
+        return dgi_cuda_decode(cuda, &aligned, &chosen->few, stream);
     const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[chosen->many.kernel];
     CUfunction function;
     dgi_gemm_product product;

@@ -4,43 +4,32 @@
 
 #include "cuda/device/decode_args.h"
 
-static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
-                           const dgi_decode_plan *plan, dgi_decode_args *args)
+static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_plan *plan,
+                           dgi_decode_args *args)
 {
     const dgi_decode_kernel *kernel = &dgi_decode_kernels[plan->kernel];
-    const int32_t unit = kernel->scale_k != 0 ? kernel->scale_k : 1;
     *args = (dgi_decode_args){
-        .packed = packed,
-        .c = dgi_device_matrix_of(&gemm->c),
-        .d = dgi_device_matrix_of(&gemm->d),
-        .bias = dgi_device_matrix_of(&gemm->bias),
-        .scale_a = dgi_device_scale_of(&gemm->scale_a, unit),
-        .scale_b = dgi_device_scale_of(&gemm->scale_b, unit),
-        .scale_d = dgi_device_scale_of(&gemm->scale_d, 1),
-        .m = (int32_t)gemm->d.rows,
-        .n = (int32_t)gemm->d.cols,
-        .k = (int32_t)gemm->a.cols,
+        .product = dgi_cuda_product_args(kernel->scale_k, gemm, dgi_cuda_varying(gemm)),
         .tiles = plan->tiles,
         .split = plan->split,
-        .alpha = gemm->alpha,
-        .beta = gemm->beta,
-        .early = packed != NULL,
+        .early = gemm->weights != NULL,
     };
-    if (args->k == 0)
+    if (args->product.k == 0)
         return DG_OK; /* A and B are empty and have no address */
     DGI_TRY(dgi_cuda_describe(cuda, &gemm->a, (uint32_t)kernel->tokens, &args->a_map));
-    return packed != NULL ? DG_OK
-                          : dgi_cuda_describe(cuda, &gemm->b, DGI_DECODE_ROWS, &args->b_map);
+    return args->product.packed != NULL
+               ? DG_OK
+               : dgi_cuda_describe(cuda, &gemm->b, DGI_DECODE_ROWS, &args->b_map);
 }
 
-dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const uint8_t *packed,
-                          const dgi_decode_plan *plan, CUstream stream)
+dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_plan *plan,
+                          CUstream stream)
 {
     const dgi_decode_kernel *kernel = &dgi_decode_kernels[plan->kernel];
     CUfunction function;
     dgi_decode_args args;
     DGI_TRY(dgi_cuda_decode_kernel(cuda, plan->kernel, stream, &function));
-    DGI_TRY(fill_args(cuda, gemm, packed, plan, &args));
+    DGI_TRY(fill_args(cuda, gemm, plan, &args));
 
     CUlaunchAttribute attributes[2];
     unsigned count = 0;

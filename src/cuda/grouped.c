@@ -290,7 +290,7 @@ static dg_status run_joined(call *c, const dg_gemm *all, const uint8_t *const *p
     dgi_grouped_args args = {.groups = device_groups(c, packed)};
     dgi_gemm_args *like = &args.like.args;
     dgi_gemm_maps *maps = &args.like.maps;
-    *like = dgi_cuda_product_args(kernel, &c->gemm, dgi_cuda_varying(&c->gemm));
+    *like = dgi_cuda_product_args(dgi_cuda_scale_k(kernel), &c->gemm, dgi_cuda_varying(&c->gemm));
     const int32_t cols = kernel->tile_n * kernel->cluster;
     if (like->m == 0 || like->n == 0)
         return DG_OK;

@@ -15,7 +15,7 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
 {
     dgi_gemm_maps *maps = &product->gemm.maps;
     *product = (dgi_grouped_product){
-        .gemm.args = dgi_cuda_product_args(kernel, gemm, vary),
+        .gemm.args = dgi_cuda_product_args(dgi_cuda_scale_k(kernel), gemm, vary),
         .a = gemm->a.data,
         .b = gemm->b.data,
         .lda = gemm->a.ld,

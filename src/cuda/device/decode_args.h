@@ -7,15 +7,11 @@
 #include "gemm_args.h"
 
 typedef struct dgi_decode_args {
-    CUtensorMap a_map;     /* boxes of one stage: all tokens, 128 of K; unused when k is 0 */
-    CUtensorMap b_map;     /* boxes of one stage: 128 rows, 128 of K; unused when packed   */
-    const uint8_t *packed; /* B as in packed_sm90.h, or NULL                              */
-    dgi_device_matrix c, d, bias;
-    dgi_device_scale scale_a, scale_b, scale_d;
-    int32_t m, n, k;
+    CUtensorMap a_map; /* boxes of one stage: all tokens, 128 of K; unused when k is 0 */
+    CUtensorMap b_map; /* boxes of one stage: 128 rows, 128 of K; unused when packed   */
+    dgi_gemm_args product;
     int32_t tiles; /* of 128 rows of B                                                     */
     int32_t split; /* CTAs of a cluster, which share a tile's K: a power of two up to 16   */
-    float alpha, beta;
     int32_t early; /* B does not change: it may be read before earlier kernels have ended  */
 } dgi_decode_args;
 

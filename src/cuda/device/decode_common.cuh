@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the roles of the decode kernel share: its constants, its shared memory, the ring of stages,
- * and the walk over this CTA's part of the work. gemm_decode.cu says what the build sets.
+ * What the roles of the decode kernels share: constants, shared memory, the ring of stages, and
+ * what a CTA's part of the work is. gemm_decode.cu says what the build sets.
  */
 #pragma once
 #include "decode_args.h"
@@ -84,42 +84,20 @@ struct ring_place {
     }
 };
 
-/* This CTA's share of the work: its part of K, the same for each of the tiles that it takes. */
+/* A cluster of CTAs shares the K of its tiles: this CTA's part, the same for each of them. */
 struct share_of_work {
-    int32_t rank, first_tile, tile_step; /* rank in the cluster */
-    int32_t begin, end;                  /* of K, in stages     */
-    int32_t stages;                      /* in all              */
+    int32_t rank, split;       /* in the cluster, and its CTAs              */
+    int32_t cluster, clusters; /* takes tiles cluster, cluster + clusters... */
+    int32_t begin, end;        /* of K, in stages                           */
 
     /* The first copies wait for this, so it does without divisions. */
-    __device__ __forceinline__ explicit share_of_work(const dgi_decode_args &args)
+    __device__ __forceinline__ share_of_work(int32_t k, int32_t cluster_size) : split(cluster_size)
     {
-        const int32_t parts = (args.k + STAGE_K - 1) / STAGE_K, log = __ffs(args.split) - 1;
-        rank = blockIdx.x & (args.split - 1);
-        first_tile = blockIdx.x >> log;
-        tile_step = gridDim.x >> log;
+        const int32_t parts = (k + STAGE_K - 1) / STAGE_K, log = __ffs(split) - 1;
+        rank = blockIdx.x & (split - 1);
+        cluster = blockIdx.x >> log;
+        clusters = gridDim.x >> log;
         begin = parts * rank >> log;
         end = parts * (rank + 1) >> log;
-        stages = 0;
-        for (int32_t tile = first_tile; tile < args.tiles; tile += tile_step)
-            stages += end - begin;
-    }
-};
-
-/* Walks over the stages of a share: tile by tile, each along K. */
-struct stage_walk {
-    int32_t tile, part;
-
-    __device__ __forceinline__ explicit stage_walk(const share_of_work &work)
-        : tile(work.first_tile), part(work.begin)
-    {
-    }
-    /* Returns whether another tile begins. */
-    __device__ __forceinline__ bool advance(const share_of_work &work)
-    {
-        if (++part != work.end)
-            return false;
-        part = work.begin;
-        tile += work.tile_step;
-        return true;
     }
 };

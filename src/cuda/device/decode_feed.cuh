@@ -14,6 +14,35 @@
 #include "ptx/copy.cuh"
 #include "scales.cuh"
 
+/* Walks over the stages of a share: tile by tile, each along K. */
+struct stage_walk {
+    int32_t tile, part;
+
+    __device__ __forceinline__ explicit stage_walk(const share_of_work &work)
+        : tile(work.cluster), part(work.begin)
+    {
+    }
+    /* Returns whether another tile begins. */
+    __device__ __forceinline__ bool advance(const share_of_work &work)
+    {
+        if (++part != work.end)
+            return false;
+        part = work.begin;
+        tile += work.clusters;
+        return true;
+    }
+};
+
+/* How many there are. */
+__device__ __forceinline__ int32_t count_stages(const dgi_decode_args &args,
+                                                const share_of_work &work)
+{
+    int32_t stages = 0; /* without a division, as the first copies wait for this */
+    for (int32_t tile = work.cluster; tile < args.tiles; tile += work.clusters)
+        stages += work.end - work.begin;
+    return stages;
+}
+
 /* Walks over the tiles of B that this CTA's stages hold. */
 struct weight_walk {
     const dgi_decode_args &args;
@@ -25,16 +54,16 @@ struct weight_walk {
 
     __device__ __forceinline__ weight_walk(const dgi_decode_args &arguments,
                                            const share_of_work &share)
-        : args(arguments), work(share), at(share), step(dgi_packed_row(0, 1, arguments.n))
+        : args(arguments), work(share), at(share), step(dgi_packed_row(0, 1, arguments.product.n))
     {
         begin_tile();
     }
     __device__ __forceinline__ void begin_tile()
     {
         const int32_t row = at.tile * ROWS;
-        packed = args.packed + dgi_packed_row(row, at.part, args.n);
+        packed = args.product.packed + dgi_packed_row(row, at.part, args.product.n);
         bytes = STAGE_K * ROWS;
-        if (args.packed != 0 && args.n - row <= ROWS / 2)
+        if (args.product.packed != 0 && args.product.n - row <= ROWS / 2)
             bytes /= 2;
     }
     __device__ __forceinline__ void advance()
@@ -47,7 +76,7 @@ struct weight_walk {
     __device__ __forceinline__ void copy(uint32_t target, uint32_t barrier, uint64_t policy) const
     {
         mbarrier_arrive_expect(barrier, TOKENS * STAGE_K + bytes);
-        if (args.packed != 0)
+        if (args.product.packed != 0)
             copy_bytes_in(target, packed, bytes, barrier, policy);
         else
             copy_box_in(target, &args.b_map, at.part * STAGE_K, at.tile * ROWS, barrier);
@@ -55,7 +84,7 @@ struct weight_walk {
     /* To L2. */
     __device__ __forceinline__ void fetch() const
     {
-        if (args.packed != 0)
+        if (args.product.packed != 0)
             fetch_bytes(packed, bytes);
         else
             fetch_box(&args.b_map, at.part * STAGE_K, at.tile * ROWS);
@@ -67,9 +96,10 @@ __device__ __forceinline__ void feed_first(const dgi_decode_args &args, const sh
                                            const share_of_work &work)
 {
     const uint64_t policy = read_once_policy();
+    const int32_t first = min(STAGES, count_stages(args, work));
     weight_walk weights(args, work);
 #pragma unroll 1
-    for (int32_t i = 0; i < min(STAGES, work.stages); i++, weights.advance())
+    for (int32_t i = 0; i < first; i++, weights.advance())
         if (args.early)
             weights.copy(shared.weights(i), shared.full(i), policy);
         else
@@ -81,7 +111,7 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
                                            const share_of_work &work)
 {
     const uint64_t policy = read_once_policy();
-    const int32_t first = min(STAGES, work.stages);
+    const int32_t stages = count_stages(args, work), first = min(STAGES, stages);
     stage_walk tokens(work);
     weight_walk weights(args, work);
     ring_place place;
@@ -101,17 +131,17 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
             copy_box_in(shared.tokens(j), &args.a_map, tokens.part * STAGE_K, 0, shared.full(j));
     /* The next kernel's reading of B follows on this one's: as long as this one has more than a
      * ring to read, it would only take memory and multiprocessors from it. */
-    if (work.stages < 2 * STAGES)
+    if (stages < 2 * STAGES)
         launch_dependents();
 #pragma unroll 1
-    for (; i < work.stages; i++, weights.advance(), place.advance()) {
+    for (; i < stages; i++, weights.advance(), place.advance()) {
         const uint32_t full = shared.full(place.stage);
         mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
         weights.copy(shared.weights(place.stage), full, policy);
         if (i >= first)
             copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K, 0,
                         full);
-        if (i >= STAGES && i == work.stages - STAGES)
+        if (i >= STAGES && i == stages - STAGES)
             launch_dependents();
     }
 }
@@ -184,15 +214,15 @@ template <int ROW_COUNT> struct scale_feed {
 
 /* Walks over the scales of B that this CTA's stages hold. */
 struct scale_walk {
-    const dgi_decode_args &args;
+    const dgi_gemm_args &args;
     const share_of_work &work;
     stage_walk at;
     scale_feed<ROWS> feed;
 
-    __device__ __forceinline__ scale_walk(const dgi_decode_args &arguments,
+    __device__ __forceinline__ scale_walk(const dgi_gemm_args &arguments,
                                           const share_of_work &share)
         : args(arguments), work(share), at(share),
-          feed(arguments.scale_b, share.first_tile * ROWS, arguments.n - 1, arguments.k)
+          feed(arguments.scale_b, share.cluster * ROWS, arguments.n - 1, arguments.k)
     {
     }
     __device__ __forceinline__ void advance()
@@ -203,13 +233,15 @@ struct scale_walk {
 };
 
 /* One warp: gathers the scales of the stages. */
-__device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
-                                            const shared_memory &shared, const share_of_work &work)
+__device__ __forceinline__ void feed_scales(const dgi_decode_args &all, const shared_memory &shared,
+                                            const share_of_work &work)
 {
+    const dgi_gemm_args &args = all.product;
     const uint32_t scales = shared_address(shared.scales), of_b = TOKENS * 4;
     const bool convert =
         args.scale_a.dtype == DGI_DEVICE_UE8M0 || args.scale_b.dtype == DGI_DEVICE_UE8M0;
-    const int32_t early = args.early && !convert ? min(STAGES, work.stages) : 0;
+    const int32_t stages = count_stages(all, work);
+    const int32_t early = all.early && !convert ? min(STAGES, stages) : 0;
     scale_walk ahead(args, work), b(args, work);
 #pragma unroll 1
     for (int32_t i = 0; i < early; i++, ahead.advance())
@@ -218,7 +250,7 @@ __device__ __forceinline__ void feed_scales(const dgi_decode_args &args,
     const scale_feed<TOKENS> a(args.scale_a, 0, args.m - 1, args.k);
     ring_place place;
 #pragma unroll 1
-    for (int32_t i = 0; i < work.stages; i++, b.advance(), place.advance()) {
+    for (int32_t i = 0; i < stages; i++, b.advance(), place.advance()) {
         const uint32_t target = scales + place.stage * (STAGE_SCALES * 4);
         const uint32_t full = shared.full(place.stage), empty = shared.empty(place.stage);
         if (convert) {

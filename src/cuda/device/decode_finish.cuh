@@ -49,15 +49,15 @@ __device__ __forceinline__ uint32_t received_bytes(int32_t tokens)
     return lanes * CELL * 4 * DGI_DECODE_ROWS;
 }
 
-__device__ __forceinline__ void send(const accumulators &sum, const dgi_decode_args &args,
+__device__ __forceinline__ void send(const accumulators &sum, const dgi_gemm_args &args,
                                      const shared_memory &shared, const thread_place &thread,
-                                     int32_t share, int32_t rank)
+                                     const share_of_work &work)
 {
-    const int32_t log = __ffs(share) - 1;
+    const int32_t share = ROWS / work.split, log = __ffs(share) - 1;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int32_t row = threadIdx.x / 32 * 16 + 8 * half, owner = row >> log;
-        const int32_t block = (rank * share + (row & (share - 1))) / 8;
+        const int32_t block = (work.rank * share + (row & (share - 1))) / 8;
         const uint32_t local = shared.received + cell_place(block, 0);
         const uint32_t remote = remote_address(local, owner);
         const uint32_t barrier = remote_address(shared.all_received(), owner);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void send(const accumulators &sum, const dgi_decode_a
 #pragma unroll
             for (int i = 0; i < CELL; i++)
                 values[i] = sum[2 * CELL * cell + 4 * (i / 2) + 2 * half + i % 2];
-            if (args.split == 1)
+            if (work.split == 1)
                 shared_store(local + cell * CELL_BYTES, values);
             else
                 remote_store(remote + cell * CELL_BYTES, values, barrier);
@@ -89,7 +89,7 @@ __device__ __forceinline__ float load_one(const dgi_device_matrix &matrix, int64
 }
 
 /* FP8 results: code = round(value * (1 / scale)), saturating. */
-__device__ __forceinline__ uint8_t code_of(const dgi_decode_args &args, int32_t token, int32_t n,
+__device__ __forceinline__ uint8_t code_of(const dgi_gemm_args &args, int32_t token, int32_t n,
                                            float value)
 {
     const dgi_device_scale &scale = args.scale_d;
@@ -99,7 +99,7 @@ __device__ __forceinline__ uint8_t code_of(const dgi_decode_args &args, int32_t 
                                  args.d.dtype == DGI_DEVICE_E4M3 ? __NV_E4M3 : __NV_E5M2);
 }
 
-__device__ __forceinline__ void store_one(const dgi_decode_args &args, int32_t token, int32_t n,
+__device__ __forceinline__ void store_one(const dgi_gemm_args &args, int32_t token, int32_t n,
                                           float value)
 {
     const int64_t place = token * args.d.ld + n;
@@ -134,7 +134,7 @@ struct factors {
 struct own_factor {
     float factor, bias;
 
-    __device__ __forceinline__ void read(const dgi_decode_args &args, int32_t first_n)
+    __device__ __forceinline__ void read(const dgi_gemm_args &args, int32_t first_n)
     {
         const bool of_row = threadIdx.x < ROWS;
         const int32_t index = threadIdx.x % ROWS, n = min(first_n + index, args.n - 1);
@@ -148,7 +148,7 @@ struct own_factor {
         }
         bias = args.bias.dtype != DGI_DEVICE_NONE && of_row ? load_one(args.bias, n) : 0.0f;
     }
-    __device__ __forceinline__ void leave(const dgi_decode_args &args, const factors &to) const
+    __device__ __forceinline__ void leave(const dgi_gemm_args &args, const factors &to) const
     {
         const int32_t index = threadIdx.x % ROWS;
         if (threadIdx.x < ROWS) {
@@ -166,7 +166,7 @@ struct own_factor {
 using unit_sums = float[2][CELL];
 
 struct unit {
-    const dgi_decode_args &args;
+    const dgi_gemm_args &args;
     const factors &with;
     const thread_place &thread;
     int32_t n, row, cell; /* its first column of D, the same in this CTA's share, its tokens */
@@ -237,12 +237,12 @@ struct unit {
 };
 
 /* Adds up this CTA's share, which it has received, and writes D. */
-__device__ __forceinline__ void finish(const dgi_decode_args &args, const shared_memory &shared,
+__device__ __forceinline__ void finish(const dgi_gemm_args &args, const shared_memory &shared,
                                        const factors &with, const thread_place &thread,
-                                       int32_t share, int32_t first_n, bool narrow)
+                                       int32_t split, int32_t first_n, bool narrow)
 {
     constexpr int AT_ONCE = 16 / CELL; /* senders whose sums are loaded before any is added */
-    const int32_t rows = min(share, 16);
+    const int32_t share = ROWS / split, rows = min(share, 16);
     for (int32_t i = threadIdx.x / 32; i < max(share / 16, 1) * CELLS; i += MATH_THREADS / 32) {
         const int32_t row = i / CELLS * 16, cell = i % CELLS;
         const unit unit = {args, with, thread, first_n + row, row, cell};
@@ -251,13 +251,13 @@ __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared
         unit_sums sums = {};
         if (16 * cell >= args.m || unit.n >= args.n)
             continue;
-        for (int32_t sender = 0; sender < args.split; sender += AT_ONCE) {
+        for (int32_t sender = 0; sender < split; sender += AT_ONCE) {
             unit_sums parts[AT_ONCE] = {};
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++, next += share / 8 * (CELLS * CELL_BYTES))
 #pragma unroll
                 for (int half = 0; half < 2; half++)
-                    if (sender + j < args.split && 8 * half < rows)
+                    if (sender + j < split && 8 * half < rows)
                         shared_load(next + half * (CELLS * CELL_BYTES), parts[j][half]);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
@@ -274,7 +274,7 @@ __device__ __forceinline__ void finish(const dgi_decode_args &args, const shared
 }
 
 /* The same where K is not split: a warp has all sums of its rows. */
-__device__ __forceinline__ void finish_own(const accumulators &sum, const dgi_decode_args &args,
+__device__ __forceinline__ void finish_own(const accumulators &sum, const dgi_gemm_args &args,
                                            const shared_memory &shared, const factors &with,
                                            const thread_place &thread, int32_t first_n)
 {
@@ -296,31 +296,29 @@ __device__ __forceinline__ void finish_own(const accumulators &sum, const dgi_de
     }
 }
 
-/* One math warpgroup: its rows of each tile of this CTA, from the first stage to D. */
-__device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
-                                               const shared_memory &shared,
+/*
+ * One math warpgroup: its rows of each tile of this CTA, from the first stage to D. The walk says
+ * which tile of which product is next.
+ */
+template <typename tiles>
+__device__ __forceinline__ void multiply_tiles(tiles &at, const shared_memory &shared,
                                                const share_of_work &work, int group)
 {
     const thread_place thread;
-    const int32_t share = ROWS / args.split;
-    const bool narrow =
-        (args.d.dtype == DGI_DEVICE_BF16 || args.d.dtype == DGI_DEVICE_F16) && args.beta == 0.0f;
+    const int32_t split = work.split;
     ring_place place;
     uint32_t parity = 0;
-    if (SCALE_K == 0 && args.k > 0 && threadIdx.x < ROWS) { /* safe at any time, as it ends in L2 */
-        const int32_t n =
-            min(work.first_tile * ROWS + work.rank * share + (int)threadIdx.x, args.n - 1);
-        scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
-    }
-    wait_for_earlier_kernels();
-    if (args.split > 1)
+    if (split > 1)
         cluster_wait(); /* all CTAs have set up their barriers */
-    for (int32_t tile = work.first_tile; tile < args.tiles; tile += work.tile_step, parity ^= 1) {
-        const int32_t first_n = tile * ROWS + work.rank * share;
+    for (bool first = true, more = at.is_there(); more; first = false, parity ^= 1) {
+        const dgi_gemm_args &args = at.product();
+        const bool narrow = (args.d.dtype == DGI_DEVICE_BF16 || args.d.dtype == DGI_DEVICE_F16) &&
+                            args.beta == 0.0f;
+        const int32_t first_n = at.tile() * ROWS + work.rank * (ROWS / split);
         const factors factors(shared, (int)parity);
         own_factor own;
         accumulators sum;
-        if (args.split > 1 && threadIdx.x == 0)
+        if (split > 1 && threadIdx.x == 0)
             mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m));
         if (SCALE_K == 0)
             own.read(args, first_n);
@@ -330,23 +328,25 @@ __device__ __forceinline__ void multiply_tiles(const dgi_decode_args &args,
         own.leave(args, factors);
 
         /* What this tile's sums replace must have been read, in the whole cluster. */
-        if (args.split > 1 && tile != work.first_tile)
+        if (split > 1 && !first)
             mbarrier_wait_cluster(shared.all_ready(), parity ^ 1);
-        const bool keep = args.split == 1 && narrow;
+        const bool keep = split == 1 && narrow;
         if (!keep)
-            send(sum, args, shared, thread, share, work.rank);
+            send(sum, args, shared, thread, work);
         named_barrier(MATH_BARRIER, MATH_THREADS); /* for the factors */
         if (keep) {
             finish_own(sum, args, shared, factors, thread, first_n);
-            continue;
+        } else {
+            if (split > 1)
+                mbarrier_wait_cluster(shared.all_received(), parity);
+            finish(args, shared, factors, thread, split, first_n, narrow);
         }
-        if (args.split > 1)
-            mbarrier_wait_cluster(shared.all_received(), parity);
-        finish(args, shared, factors, thread, share, first_n, narrow);
-        if (tile + work.tile_step >= args.tiles)
+        at.advance();
+        more = at.is_there();
+        if (!more || keep)
             continue;
         named_barrier(MATH_BARRIER, MATH_THREADS);
-        if (args.split > 1 && threadIdx.x < args.split)
+        if (split > 1 && threadIdx.x < split)
             mbarrier_arrive_cluster(shared.all_ready(), threadIdx.x);
     }
 }

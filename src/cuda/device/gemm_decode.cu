@@ -24,12 +24,52 @@
 #include "decode_feed.cuh"
 #include "decode_finish.cuh"
 
+/* Walks over the tiles of the product that a cluster computes. */
+struct tile_walk {
+    const dgi_decode_args &args;
+    const share_of_work &work;
+    int32_t now;
+
+    __device__ __forceinline__ tile_walk(const dgi_decode_args &arguments,
+                                         const share_of_work &share)
+        : args(arguments), work(share), now(share.cluster)
+    {
+    }
+    __device__ __forceinline__ bool is_there() const
+    {
+        return now < args.tiles;
+    }
+    __device__ __forceinline__ void advance()
+    {
+        now += work.clusters;
+    }
+    __device__ __forceinline__ const dgi_gemm_args &product() const
+    {
+        return args.product;
+    }
+    __device__ __forceinline__ int32_t tile() const
+    {
+        return now;
+    }
+};
+
+/* The scales of B that the first tile is multiplied by at its end: at any time, as it ends in L2.
+ */
+__device__ __forceinline__ void fetch_factor(const dgi_gemm_args &args, const share_of_work &work)
+{
+    if (SCALE_K != 0 || args.k == 0 || threadIdx.x >= ROWS)
+        return;
+    const int32_t first_n = work.cluster * ROWS + work.rank * (ROWS / work.split);
+    const int32_t n = min(first_n + (int)threadIdx.x, args.n - 1);
+    scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     DGI_KERNEL(const __grid_constant__ dgi_decode_args args)
 {
     DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
-    const share_of_work work(args);
+    const share_of_work work(args.product.k, args.split);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     if (threadIdx.x == MATH_THREADS) {
@@ -47,7 +87,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         cluster_arrive();
 
     if (warp < MATH_THREADS / 32) {
-        multiply_tiles(args, shared, work, warp / 4);
+        tile_walk tiles(args, work);
+        fetch_factor(args.product, work);
+        wait_for_earlier_kernels();
+        multiply_tiles(tiles, shared, work, warp / 4);
         return;
     }
     if (warp == MATH_THREADS / 32) {
