@@ -269,8 +269,7 @@ static bool check(run *r, const char *who, gpu_work *call, const bench_case *ite
     const operand_set *s = &o->set[0];
     const dg_dtype type = call == call_peer ? DG_BF16 : item->d;
     const size_t row_bytes = (size_t)o->n * dg_dtype_bytes(type);
-    gpu_check(g, g->cuMemsetD8((CUdeviceptr)(uintptr_t)s->d, 0xFF, row_bytes * (size_t)o->m),
-              "clearing the result");
+    gpu_set(g, s->d, 0xFF, row_bytes * (size_t)o->m);
     if (!call(r, 0, g->stream))
         return false;
     bench_samples samples = bench_samples_new(item);

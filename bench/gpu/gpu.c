@@ -94,7 +94,8 @@ void gpu_free(gpu *g, void *memory)
 
 void gpu_upload(gpu *g, void *target, const void *source, size_t bytes)
 {
-    gpu_check(g, g->cuMemcpyHtoD(address(target), source, bytes), "copying to the device");
+    gpu_check(g, g->cuMemcpyHtoDAsync(address(target), source, bytes, g->stream),
+              "copying to the device");
 }
 
 void gpu_download(gpu *g, void *target, const void *source, size_t bytes)
@@ -105,7 +106,14 @@ void gpu_download(gpu *g, void *target, const void *source, size_t bytes)
 
 void gpu_copy(gpu *g, void *target, const void *source, size_t bytes)
 {
-    gpu_check(g, g->cuMemcpyDtoD(address(target), address(source), bytes), "copying on the device");
+    gpu_check(g, g->cuMemcpyDtoDAsync(address(target), address(source), bytes, g->stream),
+              "copying on the device");
+}
+
+void gpu_set(gpu *g, void *target, uint8_t value, size_t bytes)
+{
+    gpu_check(g, g->cuMemsetD8Async(address(target), value, bytes, g->stream),
+              "filling device memory");
 }
 
 /* ---- timing -------------------------------------------------------------------------- */

@@ -21,11 +21,10 @@
     X(cuDriverGetVersion)                                                                          \
     X(cuMemAlloc)                                                                                  \
     X(cuMemFree)                                                                                   \
-    X(cuMemcpyHtoD)                                                                                \
     X(cuMemcpyDtoH)                                                                                \
-    X(cuMemcpyDtoD)                                                                                \
+    X(cuMemcpyHtoDAsync)                                                                           \
     X(cuMemcpyDtoDAsync)                                                                           \
-    X(cuMemsetD8)                                                                                  \
+    X(cuMemsetD8Async)                                                                             \
     X(cuStreamCreate)                                                                              \
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamBeginCapture)                                                                        \
@@ -60,11 +59,13 @@ void gpu_check(const gpu *g, CUresult result, const char *what);
 /* Waits for all that was enqueued. */
 void gpu_wait(gpu *g);
 
+/* Copies are in the order of the stream of `g`, like all calls that are timed or checked. */
 void *gpu_alloc(gpu *g, size_t bytes);
 void gpu_free(gpu *g, void *memory);
 void gpu_upload(gpu *g, void *target, const void *source, size_t bytes);
 void gpu_download(gpu *g, void *target, const void *source, size_t bytes);
 void gpu_copy(gpu *g, void *target, const void *source, size_t bytes);
+void gpu_set(gpu *g, void *target, uint8_t value, size_t bytes);
 
 /* Enqueues the work on operand set `set`; false when it is not possible. */
 typedef bool gpu_work(void *state, int set, CUstream stream);

@@ -176,22 +176,16 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes,
     return sim_leave(copy(target, source, bytes, stream));
 }
 
-CUresult cuMemcpyHtoD(CUdeviceptr target, const void *source, size_t bytes)
+CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t bytes, CUstream stream)
 {
     SIM_ENTER();
-    return sim_leave(copy(target, (uintptr_t)source, bytes, NULL));
+    return sim_leave(copy(target, (uintptr_t)source, bytes, stream));
 }
 
 CUresult cuMemcpyDtoH(void *target, CUdeviceptr source, size_t bytes)
 {
     SIM_ENTER();
     return sim_leave(copy((uintptr_t)target, source, bytes, NULL));
-}
-
-CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, size_t bytes)
-{
-    SIM_ENTER();
-    return sim_leave(copy(target, source, bytes, NULL));
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t bytes, CUstream stream)
@@ -203,11 +197,6 @@ CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t bytes, 
     const sim_work w = {
         .kind = SIM_SET, .target = (void *)(uintptr_t)target, .value = value, .bytes = bytes};
     return sim_leave(sim_enqueue(&w, stream));
-}
-
-CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, size_t bytes)
-{
-    return cuMemsetD8Async(target, value, bytes, NULL);
 }
 
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
