@@ -210,8 +210,9 @@ typedef struct dg_context_options {
     bool batch_invariant;
     /**
      * CUDA: a kernel begins when those before it in its stream have ended. By default
-     * (programmatic dependent launch) it may begin earlier, fetch packed weights, which do not
-     * change, to the processor and others to the L2 cache, and then wait. Results are the same.
+     * (programmatic dependent launch) it may begin earlier, fetch weights that do not change
+     * (packed ones, and those of dg_gemm.b_is_constant) to the processor and others to the L2
+     * cache, and then wait. Results are the same.
      */
     bool serial_launch;
 } dg_context_options;
@@ -375,6 +376,14 @@ typedef struct dg_gemm {
     /** The caller's scratch memory, dg_gemm_workspace() bytes; NULL takes it from the context. */
     void *workspace;
     size_t workspace_bytes;
+    /**
+     * A promise that `b` and `scale_b` are constant: all work that writes them had ended when this
+     * call was enqueued or, where it is captured, when the graph was launched. A GPU may then read
+     * them before earlier work in the stream has ended, as it reads packed weights, which takes
+     * less time for few tokens. Where the promise is broken, old values may be read. Without effect
+     * on the CPU, with `weights`, and in grouped calls.
+     */
+    bool b_is_constant;
 } dg_gemm;
 #define DG_GEMM_INIT                                                                               \
     {                                                                                              \

@@ -14,9 +14,9 @@ typedef struct gpu_bench {
     peer *peer; /* NULL: none */
     const char *about_peer;
     bench_fill fill;
-    bool packed, warm;
-    double seconds; /* for each measurement */
-    int cases;      /* of the run           */
+    bool packed, changing, warm; /* changing: B is not said to be constant */
+    double seconds;              /* for each measurement */
+    int cases;                   /* of the run           */
 } gpu_bench;
 
 typedef struct gpu_result {
@@ -66,7 +66,7 @@ typedef struct gpu_request {
     int device;
     bench_cases cases;  /* none: the usual ones */
     const char *recipe; /* of the usual cases, or NULL: all */
-    bool quantize, packed, warm, sustained, no_peers, json;
+    bool quantize, packed, changing, warm, sustained, no_peers, json;
     bench_fill fill;
     double seconds;              /* 0: the default */
     const char *commit, *output; /* output: keeps the JSON after each case, or NULL */

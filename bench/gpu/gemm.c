@@ -154,6 +154,8 @@ static run run_new(gpu_bench *b, gpu_operands *o, const bench_case *item, dg_con
         quantize(&r, s->a16, &r.gemm.a, s->a, &r.gemm.scale_a, s->scale_a);
         quantize(&r, s->b16, &r.gemm.b, s->b, &r.gemm.scale_b, s->scale_b);
     }
+    gpu_wait(&b->gpu);
+    r.gemm.b_is_constant = !b->changing;
     return r;
 }
 

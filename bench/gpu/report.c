@@ -168,7 +168,10 @@ cJSON *gpu_report_json(const gpu_bench *b, const gpu_result *results, int count,
     cJSON_AddStringToObject(root, "regime", regime(b));
     bench_add_measured(root, "sm_mhz", mhz);
     cJSON_AddStringToObject(root, "fill", fill_names[b->fill]);
-    cJSON_AddStringToObject(root, "weights", b->packed ? "packed" : "rows");
+    cJSON_AddStringToObject(root, "weights",
+                            b->packed     ? "packed"
+                            : b->changing ? "changing"
+                                          : "rows");
     cJSON_AddStringToObject(root, "caches", b->warm ? "warm" : "cold");
     cJSON_AddNumberToObject(root, "cases", b->cases);
     cJSON *peers = cJSON_AddObjectToObject(root, "peers");

@@ -49,6 +49,7 @@ void gpu_bench_open(gpu_bench *b, const gpu_request *request)
     *b = (gpu_bench){.about_peer = "not asked for",
                      .fill = request->fill,
                      .packed = request->packed,
+                     .changing = request->changing,
                      .warm = request->warm,
                      .seconds = request->seconds > 0 ? request->seconds : 0.03};
     cli_check(dg_create(&b->context, request->device, &request->options), "opening the GPU");

@@ -81,6 +81,7 @@ def gemm(
     phase_b: Pair = (0, 0),
     accumulation: str = "precise",
     groups: Groups | None = None,
+    b_is_constant: bool = False,
     workspace: Array | None = None,
     context: Context | None = None,
     stream: Stream = None,
@@ -120,6 +121,11 @@ def gemm(
         FP32, promoted at least each 128 of K; or the device's own where that is faster.
     groups : Groups, optional
         Many products (experts) in one call: says how they share the operands, and their shapes.
+    b_is_constant : bool
+        A promise that all work that writes `b` and `scale_b` has ended: has been waited for when
+        this call is made or, where it is captured, when the graph is replayed. A GPU may then read
+        them before earlier work in the stream has ended, which takes less time for few tokens. Where
+        the promise is broken, old values may be read. Packed weights need none; groups ignore it.
     workspace : array, optional
         Scratch memory, at least `workspace_bytes` long and 256-byte aligned.
     context : Context, optional
@@ -141,7 +147,7 @@ def gemm(
     return _C.gemm(
         a, b, scale_a, scale_b, out, c, bias, scale_out, workspace,
         granularity, phase_a, phase_b, out_granularity, out_dtype, alpha, beta, accumulation,
-        context, stream, groups, _mode,
+        context, stream, groups, b_is_constant, _mode,
     )  # fmt: skip
 
 

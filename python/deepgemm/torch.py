@@ -62,7 +62,7 @@ def _gemm(
 ) -> Any:
     return _C.gemm(
         a, b, scale_a, scale_b, None, None, bias, None, None, granularity, None, None, None,
-        out_dtype or torch.bfloat16, 1.0, 0.0, "precise", None, None, None, 0,
+        out_dtype or torch.bfloat16, 1.0, 0.0, "precise", None, None, None, False, 0,
     )  # fmt: skip
 
 

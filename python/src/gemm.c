@@ -156,8 +156,10 @@ PyObject *dgp_gemm(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (args[GROUPS] != Py_None)
         return dgp_grouped(args, mode);
-    if (dgp_gemm_begin(&call, args) < 0)
+    const int constant = PyObject_IsTrue(args[B_IS_CONSTANT]);
+    if (constant < 0 || dgp_gemm_begin(&call, args) < 0)
         return NULL;
+    call.gemm.b_is_constant = constant;
     PyObject *result = perform(&call, mode);
     dgp_gemm_end(&call);
     return result;

@@ -23,7 +23,8 @@ enum {
     STREAM,
     ARGUMENTS,          /* so many describe one product */
     GROUPS = ARGUMENTS, /* None or a deepgemm.Groups */
-    MODE,               /* one of the following */
+    B_IS_CONSTANT,
+    MODE, /* one of the following */
     GEMM_ARGUMENTS
 };
 _Static_assert((int)ARGUMENTS == (int)DGP_GEMM_ARGUMENTS, "what dgp_gemm_begin() takes");

@@ -44,6 +44,8 @@ static dg_status run(dg_context *context, dg_quantize *q, dg_gemm *gemm, char *s
     q->scale.data = scratch + codes_bytes;
     gemm->a = q->output;
     gemm->scale_a = q->scale;
+    /* Quantising begins when all work before it has ended, and does not write B. */
+    gemm->b_is_constant = true;
     const dg_status status = dg_quantize_run(context, q, stream);
     return status == DG_OK ? dg_gemm_run(context, gemm, stream) : status;
 }

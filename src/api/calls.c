@@ -13,9 +13,8 @@
 /* Checks a GEMM and completes it into *complete. */
 static dg_status take_gemm(const dg_context *context, const dg_gemm *gemm, dg_gemm *complete)
 {
-    *complete = (dg_gemm)DG_GEMM_INIT;
     DGI_TRY(dgi_check_context(context));
-    DGI_TRY(dgi_take(complete, sizeof *complete, sizeof *complete, gemm, "gemm"));
+    DGI_TRY(dgi_take_gemm(complete, gemm, "gemm"));
     return dgi_check_gemm(complete, context);
 }
 

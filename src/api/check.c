@@ -8,6 +8,7 @@
 #include "api/region.h"
 #include "core/formats.h"
 
+#include <stddef.h>
 #include <string.h>
 
 typedef long long ll; /* for printf */
@@ -41,6 +42,12 @@ dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, co
     }
     memcpy(complete, given, bytes);
     return DG_OK;
+}
+
+dg_status dgi_take_gemm(dg_gemm *complete, const dg_gemm *given, const char *name)
+{
+    *complete = (dg_gemm)DG_GEMM_INIT;
+    return dgi_take(complete, sizeof *complete, offsetof(dg_gemm, b_is_constant), given, name);
 }
 
 dg_status dgi_check_context(const dg_context *context)

@@ -12,6 +12,8 @@
  */
 dg_status dgi_take(void *complete, size_t complete_bytes, size_t least_bytes, const void *given,
                    const char *name);
+/* The same of the struct that describes a product, from its defaults on. */
+dg_status dgi_take_gemm(dg_gemm *complete, const dg_gemm *given, const char *name);
 
 dg_status dgi_check_context(const dg_context *context);
 /* The same for work that only the CPU does; `work`: "scales are chosen". */

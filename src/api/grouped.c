@@ -13,10 +13,9 @@
 static dg_status take(const dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                       dg_gemm *complete_gemm, dg_groups *complete_groups)
 {
-    *complete_gemm = (dg_gemm)DG_GEMM_INIT;
     *complete_groups = (dg_groups)DG_GROUPS_INIT;
     DGI_TRY(dgi_check_context(context));
-    DGI_TRY(dgi_take(complete_gemm, sizeof *complete_gemm, sizeof *complete_gemm, gemm, "gemm"));
+    DGI_TRY(dgi_take_gemm(complete_gemm, gemm, "gemm"));
     DGI_TRY(dgi_take(complete_groups, sizeof *complete_groups, sizeof *complete_groups, groups,
                      "groups"));
     return dgi_check_groups(complete_gemm, complete_groups, context);
@@ -89,9 +88,9 @@ static void release(dg_table *table)
 dg_status dg_table_create(dg_context *context, const dg_gemm *largest, int32_t problems,
                           dg_table **table)
 {
-    dg_gemm complete = DG_GEMM_INIT;
+    dg_gemm complete;
     DGI_TRY(dgi_check_context(context));
-    DGI_TRY(dgi_take(&complete, sizeof complete, sizeof complete, largest, "largest"));
+    DGI_TRY(dgi_take_gemm(&complete, largest, "largest"));
     DGI_TRY(dgi_check_product(&complete, complete.a.rows, false, context));
     if (complete.weights != NULL)
         return dgi_fail(DG_INVALID_ARGUMENT,
@@ -137,8 +136,8 @@ dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm)
         table->set[index] = (dg_gemm){0};
         return DG_OK;
     }
-    dg_gemm complete = DG_GEMM_INIT;
-    DGI_TRY(dgi_take(&complete, sizeof complete, sizeof complete, gemm, "gemm"));
+    dg_gemm complete;
+    DGI_TRY(dgi_take_gemm(&complete, gemm, "gemm"));
     DGI_TRY(dgi_check_table_problem(&complete, &table->largest, table->context));
     table->set[index] = complete;
     return DG_OK;

@@ -228,6 +228,7 @@ static dg_status run_with(dgi_cuda *cuda, const dg_gemm *gemm, const choice *cho
     DGI_TRY(realign(cuda, &aligned.a, &scratch, stream));
     if (gemm->weights == NULL)
         DGI_TRY(realign(cuda, &aligned.b, &scratch, stream));
+    aligned.b_is_constant = gemm->b_is_constant && aligned.b.data == gemm->b.data; /* no copy */
     if (chosen->decode)
         return dgi_cuda_decode(cuda, &aligned, &chosen->few, stream);
     const dgi_sm90_kernel *kernel = &dgi_sm90_kernels[chosen->many.kernel];

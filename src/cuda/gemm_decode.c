@@ -12,7 +12,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode
         .product = dgi_cuda_product_args(kernel->scale_k, gemm, dgi_cuda_varying(gemm)),
         .tiles = plan->tiles,
         .split = plan->split,
-        .early = gemm->weights != NULL,
+        .early = gemm->weights != NULL || gemm->b_is_constant,
     };
     if (args->product.k == 0)
         return DG_OK; /* A and B are empty and have no address */

@@ -102,7 +102,7 @@ static void misuse(void **state)
          "deepgemm: a shape is --m, --n and --k together, each at least 1\n"},
         {"bench --sweep --m 1 --n 1 --k 1",
          "deepgemm: --sweep needs --n and --k, and chooses M itself\n"},
-        {"bench --weights pack", "deepgemm: --weights takes packed|rows, not 'pack'\n"},
+        {"bench --weights pack", "deepgemm: --weights takes packed|rows|changing, not 'pack'\n"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         tool_result r = tool_run("", "%s", mistakes[i].arguments);

@@ -108,7 +108,10 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     assert_true(config->gridDimX > 0 && config->blockDimX > 0);
     assert_ptr_equal(fake.current, primary);
     assert_ptr_equal(function, (CUfunction)64);
-    memcpy(&fake.launched, parameters[0], sizeof fake.launched);
+    if (config->blockDimX % 128 == 0) /* else it is a kernel for few tokens */
+        memcpy(&fake.launched, parameters[0], sizeof fake.launched);
+    else
+        memcpy(&fake.launched_few, parameters[0], sizeof fake.launched_few);
     return fake.launch_result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "cuda/context.h"
+#include "cuda/device/decode_args.h"
 
 /* Memory of device 0, and of device 1 up to `memory_end`; all else belongs to the host. */
 static const uintptr_t ours = 0x7f0000000000, other = 0x7f8000000000, memory_end = 0x7fc000000000;
@@ -19,8 +20,11 @@ typedef struct counting_driver {
     } count;
     CUcontext current; /* of this thread, like the next      */
     CUstreamCaptureMode capture_mode;
-    CUstream scratch_stream;     /* for which memory was taken */
-    dgi_gemm_product launched;   /* by a kernel for many tokens        */
+    CUstream scratch_stream; /* for which memory was taken */
+    union {                  /* what the last kernel was given     */
+        dgi_gemm_product launched;
+        dgi_decode_args launched_few;
+    };
     bool capturing, pools_exist; /* these are for tests to set         */
     CUresult launch_result;
 } counting_driver;

@@ -73,9 +73,14 @@ enum { LAYERS = 12, WIDEST = 4096, TOKENS_MOST = 200 };
 static const int64_t widths[LAYERS + 1] = {1024, 576, 2048, 128,  4096, 1536, 640,
                                            64,   512, 256,  2112, 384,  1024};
 
+/* How a product gets its weights. */
+enum { PACKED, ROWS, CONSTANT, COPIED, FORMS };
+static const char *const form_names[FORMS] = {"packed", "row-major", "constant",
+                                              "constant, copied by each call"};
+
 typedef struct chain {
     dg_weights *weights[LAYERS];
-    dg_matrix b[LAYERS];
+    dg_matrix b[LAYERS], misaligned[LAYERS];
     dg_scale scale_b[LAYERS];
     void *first, *buffers[2];
     float *scales;
@@ -83,9 +88,9 @@ typedef struct chain {
 
 static void fill(rng *r, dg_context *context, chain *c, int64_t tokens)
 {
-    uint8_t *codes = malloc((size_t)WIDEST * WIDEST);
+    uint8_t *const memory = malloc((size_t)WIDEST * WIDEST + 1), *const codes = memory + 1;
     float scales[TOKENS_MOST * WIDEST / 128];
-    assert_non_null(codes);
+    assert_non_null(memory);
     for (int i = 0; i < TOKENS_MOST * WIDEST / 128; i++)
         scales[i] = 1.0f;
     rng_fill_normal(r, codes, DG_E4M3, tokens * widths[0], 1.0);
@@ -97,11 +102,13 @@ static void fill(rng *r, dg_context *context, chain *c, int64_t tokens)
         const int64_t n = widths[i + 1], k = widths[i];
         rng_fill_normal(r, codes, DG_E4M3, n * k, 1.0);
         c->b[i] = dg_matrix_of(upload(context, codes, (size_t)(n * k)), DG_E4M3, n, k);
+        c->misaligned[i] = c->b[i];
+        c->misaligned[i].data = (char *)upload(context, memory, (size_t)(n * k) + 1) + 1;
         c->scale_b[i] = dg_scale_of(c->scales, DG_F32, n, k, 128, 128);
         assert_ok(
             dg_weights_pack(context, &c->b[i], &c->scale_b[i], NULL, 0, NULL, &c->weights[i]));
     }
-    free(codes);
+    free(memory);
 }
 
 static void release(dg_context *context, chain *c)
@@ -109,6 +116,7 @@ static void release(dg_context *context, chain *c)
     for (int i = 0; i < LAYERS; i++) {
         dg_weights_destroy(c->weights[i]);
         assert_ok(dg_memory_free(context, c->b[i].data));
+        assert_ok(dg_memory_free(context, (char *)c->misaligned[i].data - 1));
     }
     void *const memory[] = {c->first, c->scales, c->buffers[0], c->buffers[1]};
     for (int i = 0; i < 4; i++)
@@ -116,7 +124,7 @@ static void release(dg_context *context, chain *c)
 }
 
 /* Enqueues the chain; the result lies in buffer (LAYERS - 1) % 2. */
-static void enqueue(dg_context *context, const chain *c, int64_t tokens, bool packed, void *stream)
+static void enqueue(dg_context *context, const chain *c, int64_t tokens, int form, void *stream)
 {
     for (int i = 0; i < LAYERS; i++) {
         const int64_t n = widths[i + 1], k = widths[i];
@@ -126,10 +134,11 @@ static void enqueue(dg_context *context, const chain *c, int64_t tokens, bool pa
         g.scale_a = dg_scale_of(c->scales, DG_F32, tokens, k, 1, 128);
         g.scale_d = dg_scale_of(c->scales, DG_F32, tokens, n, 0, 0);
         g.alpha = 1.0f / sqrtf((float)k);
-        if (packed)
+        if (form == PACKED)
             g.weights = c->weights[i];
         else
-            g.b = c->b[i], g.scale_b = c->scale_b[i];
+            g.b = form == COPIED ? c->misaligned[i] : c->b[i], g.scale_b = c->scale_b[i];
+        g.b_is_constant = form >= CONSTANT;
         assert_ok(dg_gemm_run(context, &g, stream));
     }
 }
@@ -155,7 +164,7 @@ static void chains_give_the_same_bits(void **state)
         chain c;
         fill(&r, context, &c, tokens);
         assert_ok(dg_synchronize(context, NULL));
-        enqueue(serial, &c, tokens, true, stream);
+        enqueue(serial, &c, tokens, PACKED, stream);
         assert_ok(dg_synchronize(serial, stream));
         download(context, expected, c.buffers[(LAYERS - 1) % 2], bytes);
         int zeros = 0;
@@ -163,28 +172,123 @@ static void chains_give_the_same_bits(void **state)
             zeros += (expected[i] & 0x7F) == 0 || (expected[i] & 0x7F) == 0x7F;
         assert_true(zeros < (int)bytes / 4); /* a chain that died out would prove nothing */
 
-        for (int packed = 0; packed < 2; packed++) {
+        for (int form = 0; form < FORMS; form++) {
             void *graph, *executable;
-            enqueue(context, &c, tokens, packed, stream); /* loads all kernels */
+            enqueue(context, &c, tokens, form, stream); /* loads all kernels */
             assert_ok(dg_synchronize(context, stream));
             assert_int_equal(d.cuStreamBeginCapture_v2(stream, 1), 0);
-            enqueue(context, &c, tokens, packed, stream);
-            enqueue(context, &c, tokens, packed, stream);
+            enqueue(context, &c, tokens, form, stream);
+            enqueue(context, &c, tokens, form, stream);
             assert_int_equal(d.cuStreamEndCapture(stream, &graph), 0);
             assert_int_equal(d.cuGraphInstantiateWithFlags(&executable, graph, 0), 0);
             for (int round = 0; round < test_rounds(ROUNDS, 2); round++) {
                 if (round % 2 == 0)
-                    enqueue(context, &c, tokens, packed, stream);
+                    enqueue(context, &c, tokens, form, stream);
                 else
                     assert_int_equal(d.cuGraphLaunch(executable, stream), 0);
                 assert_ok(dg_synchronize(context, stream));
                 download(context, result, c.buffers[(LAYERS - 1) % 2], bytes);
                 if (memcmp(expected, result, bytes) != 0)
                     fail_msg("%d tokens, %s, round %d: other bits than without dependent launch",
-                             (int)tokens, packed ? "packed" : "row-major", round);
+                             (int)tokens, form_names[form], round);
             }
         }
         release(context, &c);
+        free(expected);
+        free(result);
+    }
+    dg_destroy(serial);
+    dg_destroy(context);
+}
+
+/* A product of random codes without scales, [m, k] by [n, k], into `d`. */
+static dg_gemm plain_product(rng *r, dg_context *context, int64_t m, int64_t n, int64_t k,
+                             dg_matrix d, float *ones)
+{
+    uint8_t *codes = malloc((size_t)((m + n) * k));
+    assert_non_null(codes);
+    rng_fill_normal(r, codes, DG_E4M3, (m + n) * k, 1.0);
+    dg_gemm g = DG_GEMM_INIT;
+    g.a = dg_matrix_of(upload(context, codes, (size_t)(m * k)), DG_E4M3, m, k);
+    g.b = dg_matrix_of(upload(context, codes + m * k, (size_t)(n * k)), DG_E4M3, n, k);
+    g.scale_a = dg_scale_of(ones, DG_F32, m, k, 0, 0);
+    g.scale_b = dg_scale_of(ones, DG_F32, n, k, 0, 0);
+    if (d.dtype == DG_E4M3)
+        g.scale_d = dg_scale_of(ones, DG_F32, m, n, 0, 0);
+    g.d = d;
+    g.alpha = 1.0f / sqrtf((float)k);
+    free(codes);
+    return g;
+}
+
+static void free_operands(dg_context *context, const dg_gemm *g)
+{
+    assert_ok(dg_memory_free(context, g->a.data));
+    assert_ok(dg_memory_free(context, g->b.data));
+}
+
+/*
+ * Weights without a promise may be written by the work just before: other codes for each product,
+ * other scales for every second one, by kernels that let the next one begin early.
+ */
+static void weights_that_change(void **state)
+{
+    (void)state;
+    need_gpu();
+    enum { STEPS = 16, M = 16, K = 2048, FROM = 256, ROUNDS = 20 };
+    static const int64_t heights[] = {96,
+                                      1024}; /* codes by a kernel for few tokens, and for many */
+    rng r = rng_new(4);
+    dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+    options.serial_launch = true;
+    dg_context *serial = test_context(&options), *context = test_context(NULL);
+    for (int h = 0; h < 2; h++) {
+        const int64_t n = heights[h], blocks = dg_scale_count(n, 128, 0);
+        const size_t bytes = (size_t)(M * n) * sizeof(float);
+        float ones[M * K / 128];
+        for (int i = 0; i < M * K / 128; i++)
+            ones[i] = 1.0f;
+        float *const one = upload(context, ones, sizeof ones);
+        dg_gemm product = plain_product(&r, context, M, n, K, (dg_matrix){0}, one);
+        const dg_matrix weights = product.b;
+        const dg_matrix scales = dg_matrix_of(upload(context, NULL, (size_t)(blocks * K / 128) * 4),
+                                              DG_F32, blocks, K / 128);
+        product.scale_a = dg_scale_of(one, DG_F32, M, K, 1, 128);
+        product.scale_b = dg_scale_of(scales.data, DG_F32, n, K, 128, 128);
+        dg_gemm write_codes[2], write_scales[2];
+        for (int i = 0; i < 2; i++) {
+            write_codes[i] = plain_product(&r, context, n, K, FROM, weights, one);
+            write_scales[i] = plain_product(&r, context, blocks, K / 128, FROM, scales, one);
+        }
+        char *const d = upload(context, NULL, bytes * STEPS);
+        char *expected = malloc(bytes * STEPS), *result = malloc(bytes * STEPS);
+        assert_true(expected != NULL && result != NULL);
+        for (int round = 0; round <= test_rounds(ROUNDS, 2); round++) { /* the first one serially */
+            dg_context *const with = round == 0 ? serial : context;
+            for (int i = 0; i < STEPS; i++) {
+                const dg_gemm *const codes = &write_codes[i % 2], *const scale =
+                                                                      &write_scales[i / 2 % 2];
+                product.d = dg_matrix_of(d + (size_t)i * bytes, DG_F32, M, n);
+                assert_ok(dg_gemm_run(with, round % 2 == 0 ? codes : scale, NULL));
+                assert_ok(dg_gemm_run(with, round % 2 == 0 ? scale : codes, NULL));
+                assert_ok(dg_gemm_run(with, &product, NULL));
+            }
+            download(context, round == 0 ? expected : result, d, bytes * STEPS);
+            for (int i = 0; round > 0 && i < STEPS; i++)
+                if (memcmp(expected + (size_t)i * bytes, result + (size_t)i * bytes, bytes) != 0)
+                    fail_msg("n %d, round %d, step %d: other bits than without dependent launch",
+                             (int)n, round, i);
+        }
+        for (int i = 0; i < 3; i++) /* of other weights, or nothing would be shown */
+            assert_true(memcmp(expected + i * bytes, expected + (i + 1) * bytes, bytes) != 0);
+        for (int i = 0; i < 2; i++) {
+            free_operands(context, &write_codes[i]);
+            free_operands(context, &write_scales[i]);
+        }
+        free_operands(context, &product);
+        void *const memory[] = {one, scales.data, d};
+        for (int i = 0; i < 3; i++)
+            assert_ok(dg_memory_free(context, memory[i]));
         free(expected);
         free(result);
     }
@@ -344,6 +448,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_give_the_same_bits),
+        cmocka_unit_test(weights_that_change),
         cmocka_unit_test(two_streams),
         cmocka_unit_test(repeated_launches),
     };

@@ -221,6 +221,21 @@ static void packed_weights(void **state)
     dg_weights_destroy(weights);
 }
 
+/* B is read before earlier work has ended where that is promised, but never a copy of it. */
+static void constant_weights(void **state)
+{
+    dg_context *context = *state;
+    for (int constant = 0; constant < 2; constant++)
+        for (int misaligned = 0; misaligned < 2; misaligned++) {
+            dg_gemm g = product("block128", 16, 0);
+            g.b.data = (char *)g.b.data + misaligned;
+            g.b_is_constant = constant;
+            assert_ok(dg_gemm_run(context, &g, a_stream));
+            assert_int_equal(fake.launched_few.product.n, g.d.cols);
+            assert_int_equal(fake.launched_few.early, constant && !misaligned);
+        }
+}
+
 /* A stream of another device is named as what it is. */
 static void wrong_stream(void **state)
 {
@@ -328,6 +343,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(prepared_for_smaller_m, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(scratch_memory, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(packed_weights, counting_open, counting_close),
+        cmocka_unit_test_setup_teardown(constant_weights, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(wrong_stream, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(quantisers, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(groups, counting_open, counting_close),

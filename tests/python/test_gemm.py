@@ -176,7 +176,10 @@ def test_packed_weights_give_the_same_bits(n, k, recipe, seed):
     assert weights.shape == (n, k) and weights.granularity == granularity[1]
     plain = deepgemm.gemm(a, b, scale_a, scale_b, granularity=granularity, out_dtype="float32")
     packed = deepgemm.gemm(a, weights, scale_a, granularity=granularity, out_dtype="float32")
-    assert (plain == packed).all()
+    constant = deepgemm.gemm(
+        a, b, scale_a, scale_b, granularity=granularity, out_dtype="float32", b_is_constant=True
+    )
+    assert (plain == packed).all() and (plain == constant).all()
     codes, scales = weights.unpack()
     assert (codes.numpy().view(np.uint8) == b.view(np.uint8)).all()
     assert (scales.numpy() == scale_b).all()

@@ -44,6 +44,10 @@ def test_gemm(rng, recipe):
         out = deepgemm.gemm(*given, granularity=granularity, out_dtype="float32")
         assert type(out) is deepgemm.Tensor
         assert_close(down(out), *reference(a, sa, b, sb, granularity), SUM_ERROR)
+        same = deepgemm.gemm(
+            *given, granularity=granularity, out_dtype="float32", b_is_constant=True
+        )
+        assert (down(same) == down(out)).all()
 
 
 def test_quantize_gives_the_cpu_bits(rng):
