@@ -39,14 +39,14 @@ __device__ __forceinline__ int32_t cell_token(const thread_place &thread, int32_
     return 16 * cell + thread.token;
 }
 
-/* Bytes that a CTA receives for a tile. */
-__device__ __forceinline__ uint32_t received_bytes(int32_t tokens)
+/* Bytes that a CTA receives for a tile from the others. */
+__device__ __forceinline__ uint32_t received_bytes(int32_t tokens, int32_t split)
 {
     int32_t lanes = 0;
 #pragma unroll
     for (int q = 0; q < 4; q++)
         lanes += min(CELLS, max(0, (tokens - 2 * q + 15) / 16));
-    return lanes * CELL * 4 * DGI_DECODE_ROWS;
+    return lanes * CELL * 4 * (ROWS - ROWS / split);
 }
 
 __device__ __forceinline__ void send(const accumulators &sum, const dgi_gemm_args &args,
@@ -69,7 +69,7 @@ __device__ __forceinline__ void send(const accumulators &sum, const dgi_gemm_arg
 #pragma unroll
             for (int i = 0; i < CELL; i++)
                 values[i] = sum[2 * CELL * cell + 4 * (i / 2) + 2 * half + i % 2];
-            if (work.split == 1)
+            if (owner == work.rank)
                 shared_store(local + cell * CELL_BYTES, values);
             else
                 remote_store(remote + cell * CELL_BYTES, values, barrier);
@@ -319,7 +319,7 @@ __device__ __forceinline__ void multiply_tiles(tiles &at, const shared_memory &s
         own_factor own;
         accumulators sum;
         if (split > 1 && threadIdx.x == 0)
-            mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m));
+            mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m, split));
         if (SCALE_K == 0)
             own.read(args, first_n);
         multiply_tile(sum, shared, thread, work.end - work.begin, group, place);
