@@ -70,6 +70,8 @@ endif()
 # The weights, B, are the first operand of wgmma there.
 add_table(${core}/kernels_sm90_decode.def DGI_SM90_DECODE gemm_decode.cu
   "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K")
+add_table(${core}/kernels_sm90_grouped_few.def DGI_SM90_DECODE gemm_grouped_few.cu
+  "KERNEL;B_TYPE;A_TYPE;TOKENS;STAGES;SCALE_K")
 
 # The small kernels: some in each other .cu file.
 file(GLOB small_kernels CONFIGURE_DEPENDS src/cuda/device/*.cu)

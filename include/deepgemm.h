@@ -201,7 +201,11 @@ typedef struct dg_context_options {
      * NULL takes the environment variable DEEPGEMM_CPU_ISA, or else what the machine has.
      */
     const char *isa;
-    /** Use this GEMM kernel (a name from dg_kernel_at) and no other. NULL: the planner chooses. */
+    /**
+     * Use this GEMM kernel (a name from dg_kernel_at) and no other. NULL: the planner chooses. The
+     * name of a kernel of grouped products, as dg_grouped_explain gives it, is for these calls; the
+     * planner then chooses for all others.
+     */
     const char *kernel;
     /**
      * A row of D has the same bits whatever M is. The CPU backend always works so; on a GPU it

@@ -66,6 +66,14 @@ typedef struct dgi_typical {
     double spread; /* rows differ by so much of them, less or more: 0 to 1 */
 } dgi_typical;
 
+/* Sizes of groups that lie evenly around the typical one: the rows of number i of them. */
+enum { DGI_TYPICAL_SIZES = 5 };
+static inline int64_t dgi_typical_rows(const dgi_typical *typical, int i)
+{
+    const double spread = typical->spread * (2.0 * i / (DGI_TYPICAL_SIZES - 1) - 1.0);
+    return (int64_t)((double)typical->rows * (1.0 + spread) + 0.5);
+}
+
 dgi_typical dgi_groups_typical(const dg_gemm *gemm, const dg_groups *groups);
 
 #endif

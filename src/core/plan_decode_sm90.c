@@ -87,6 +87,16 @@ static dg_status refuse(refusal why, const dgi_decode_kernel *kernel, const dg_g
     return DG_DRIVER_ERROR; /* there is no other reason */
 }
 
+dg_status dgi_decode_accepts(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
+{
+    return refuse(examine(kernel, gemm), kernel, gemm);
+}
+
+bool dgi_decode_can_run(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
+{
+    return examine(kernel, gemm) == NONE;
+}
+
 /* ---- how B is dealt out ----------------------------------------------------------------- */
 
 static int32_t ceil_div(int64_t size, int64_t step)
@@ -94,8 +104,8 @@ static int32_t ceil_div(int64_t size, int64_t step)
     return (int32_t)((size + step - 1) / step);
 }
 
-/* The most CTAs that run at the same time. Up to 64 tokens two fit on a multiprocessor. */
-static int32_t most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split)
+/* Up to 64 tokens two fit on a multiprocessor. */
+int32_t dgi_decode_most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split)
 {
     const int32_t places = kernel->tokens > 64 ? units : 2 * units;
     return split <= 2 ? places : (int32_t)(places * DGI_FEW_LARGE_CLUSTERS);
@@ -128,7 +138,7 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
             .split = split,
         };
         /* All CTAs run at the same time, and no cluster has more tiles than it must. */
-        int32_t room = most_ctas(kernel, units, split) / split;
+        int32_t room = dgi_decode_most_ctas(kernel, units, split) / split;
         room = room > 0 ? room : 1;
         candidate.clusters = ceil_div(candidate.tiles, ceil_div(candidate.tiles, room));
         candidate.cycles = busiest(gemm, &candidate, units);
@@ -142,7 +152,7 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
                                dgi_decode_plan *plan)
 {
     const dgi_decode_kernel *kernel = &dgi_decode_kernels[index];
-    DGI_TRY(refuse(examine(kernel, gemm), kernel, gemm));
+    DGI_TRY(dgi_decode_accepts(kernel, gemm));
     *plan = plan_of(gemm, units, may_split, index);
     return DG_OK;
 }
@@ -150,7 +160,7 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
 bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_decode_plan *plan)
 {
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
-        if (examine(&dgi_decode_kernels[i], gemm) == NONE) {
+        if (dgi_decode_can_run(&dgi_decode_kernels[i], gemm)) {
             *plan = plan_of(gemm, units, may_split, i);
             return true;
         }

@@ -41,6 +41,13 @@ bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_d
 dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_split, int32_t kernel,
                                dgi_decode_plan *plan);
 
+/* DG_OK, or why the kernel cannot take these types, scales and sizes; and without words. */
+dg_status dgi_decode_accepts(const dgi_decode_kernel *kernel, const dg_gemm *gemm);
+bool dgi_decode_can_run(const dgi_decode_kernel *kernel, const dg_gemm *gemm);
+
+/* The most CTAs, `split` to a cluster, that run at the same time. */
+int32_t dgi_decode_most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split);
+
 /* Whether a plan is faster than one of the kernels for many tokens, as far as is predicted. */
 bool dgi_decode_is_faster(const dgi_decode_plan *few, const dgi_sm90_plan *many);
 

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
 #define DGI_SM90(name, a, b, ...) {#name, DG_##a, DG_##b, __VA_ARGS__},
@@ -17,6 +18,14 @@ const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
 };
 const int32_t dgi_sm90_grouped_kernel_count =
     sizeof dgi_sm90_grouped_kernels / sizeof dgi_sm90_grouped_kernels[0];
+
+int32_t dgi_sm90_grouped_find(const char *name)
+{
+    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
+        if (strcmp(dgi_sm90_grouped_kernels[i].name, name) == 0)
+            return i;
+    return -1;
+}
 
 static int64_t ceil_div(int64_t size, int64_t step)
 {
@@ -43,18 +52,17 @@ static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
  * Of the busiest cluster, for groups whose sizes lie evenly around the typical one; no less than
  * the memory needs for all of B.
  */
-static double cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical, int32_t units)
+double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical,
+                               int32_t units)
 {
-    enum { SIZES = 5 };
     const dg_gemm *gemm = &typical->gemm;
     const int64_t cols = ceil_div(gemm->d.cols, cluster_cols(kernel)), k = gemm->a.cols;
     const int32_t clusters = units / kernel->cluster;
     double tiles = 0.0, work = 0.0;
-    for (int i = 0; i < SIZES; i++) {
-        const double spread = typical->spread * (2.0 * i / (SIZES - 1) - 1.0);
-        const int64_t rows = (int64_t)((double)typical->rows * (1.0 + spread) + 0.5);
+    for (int i = 0; i < DGI_TYPICAL_SIZES; i++) {
+        const int64_t rows = dgi_typical_rows(typical, i);
         const int64_t full = rows / kernel->tile_m, rest = rows % kernel->tile_m;
-        const double share = (double)(typical->products * cols) / SIZES;
+        const double share = (double)(typical->products * cols) / DGI_TYPICAL_SIZES;
         tiles += share * (double)(full + (rest > 0));
         work += share * (double)full * dgi_sm90_grouped_tile_cycles(kernel, kernel->tile_m, k);
         work += rest > 0 ? share * dgi_sm90_grouped_tile_cycles(kernel, rest, k) : 0.0;
@@ -72,7 +80,7 @@ dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int
         const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[i];
         if (!dgi_sm90_can_run(kernel, gemm))
             continue;
-        const double cost = cycles(kernel, typical, units);
+        const double cost = dgi_sm90_grouped_cycles(kernel, typical, units);
         if (*index < 0 || cost < best) {
             best = cost;
             *index = i;
@@ -103,7 +111,7 @@ void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t
             fprintf(text, "refused %s\n", dg_last_error());
         else
             fprintf(text, "%s %s: %.0f cycles predicted\n", i == chosen ? "kernel" : "slower",
-                    kernel->name, cycles(kernel, typical, units));
+                    kernel->name, dgi_sm90_grouped_cycles(kernel, typical, units));
     }
 }
 

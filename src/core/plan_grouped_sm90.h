@@ -17,6 +17,13 @@ extern const int32_t dgi_sm90_grouped_kernel_count;
  */
 dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index);
 
+/* Predicted for products of like kind. */
+double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical,
+                               int32_t units);
+
+/* The row of that name, or -1. */
+int32_t dgi_sm90_grouped_find(const char *name);
+
 /* A line for each kernel: what it would cost, or why it is refused; `chosen` is the one taken. */
 void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t chosen,
                               FILE *text);

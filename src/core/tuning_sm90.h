@@ -72,6 +72,15 @@ enum { DGI_GROUPED_ALONE = 700 };
 /* Bytes of B a cycle that the memory gives to all multiprocessors together. */
 #define DGI_MEMORY_BYTES        2500.0
 
+/* ---- kernels for groups with few rows (plan_grouped_few_sm90.c) -------------------------- */
+
+/* Not fitted yet. Bytes a cycle that L2 gives to all multiprocessors: 7168x16384 at M = 64. */
+#define DGI_GROUPED_FEW_L2_BYTES 3200.0
+/* Cycles of a stage of a CTA that reads alone: its ring of stages in the time of one copy. */
+#define DGI_GROUPED_FEW_ALONE    500.0
+/* Until the first stage is there: the sizes are read first. */
+#define DGI_GROUPED_FEW_START    3000.0
+
 /* ---- kernels for few tokens (plan_decode_sm90.c) ---------------------------------------- */
 
 /*

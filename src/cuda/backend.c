@@ -63,7 +63,8 @@ static dg_status find_device(dgi_cuda *cuda, dg_device ordinal)
 /* A context exists only on devices that run every CUDA kernel of the table. */
 static dg_status check_usable(const char *name)
 {
-    if (dgi_sm90_find(name) >= 0 || dgi_decode_find(name) >= 0)
+    if (dgi_sm90_find(name) >= 0 || dgi_decode_find(name) >= 0 ||
+        dgi_sm90_grouped_find(name) >= 0 || dgi_grouped_few_find(name) >= 0)
         return DG_OK;
     return dgi_kernel_find(name) == NULL
                ? dgi_fail(DG_NOT_FOUND, "there is no kernel named %s", name)
@@ -73,16 +74,21 @@ static dg_status check_usable(const char *name)
 static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context_options *options)
 {
     DGI_TRY(find_device(cuda, ordinal));
-    if (options->kernel != NULL)
-        DGI_TRY(check_usable(options->kernel));
-    cuda->forced_many = options->kernel != NULL ? dgi_sm90_find(options->kernel) : -1;
-    cuda->forced_few = options->kernel != NULL ? dgi_decode_find(options->kernel) : -1;
+    const char *kernel = options->kernel;
+    if (kernel != NULL)
+        DGI_TRY(check_usable(kernel));
+    cuda->forced_many = kernel != NULL ? dgi_sm90_find(kernel) : -1;
+    cuda->forced_few = kernel != NULL ? dgi_decode_find(kernel) : -1;
+    cuda->forced_grouped = kernel != NULL ? dgi_sm90_grouped_find(kernel) : -1;
+    cuda->forced_grouped_few = kernel != NULL ? dgi_grouped_few_find(kernel) : -1;
     cuda->batch_invariant = options->batch_invariant;
     cuda->dependent_launch = !options->serial_launch;
     cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
     cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
     cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
-    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL)
+    cuda->grouped_few = calloc((size_t)dgi_grouped_few_kernel_count, sizeof *cuda->grouped_few);
+    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL ||
+        cuda->grouped_few == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
     DGI_TRY(dgi_driver_check(&cuda->driver,
                              cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
@@ -105,6 +111,7 @@ static void release(dgi_cuda *cuda)
     free(cuda->kernels);
     free(cuda->decode);
     free(cuda->grouped);
+    free(cuda->grouped_few);
     free(cuda);
 }
 

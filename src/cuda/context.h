@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "core/memo.h"
 #include "core/plan_decode_sm90.h"
+#include "core/plan_grouped_few_sm90.h"
 #include "core/plan_grouped_sm90.h"
 #include "core/plan_sm90.h"
 #include "cuda/device/gemm_args.h"
@@ -39,12 +40,15 @@ typedef struct dgi_cuda {
     int32_t units;
     int32_t forced_many;        /* dg_context_options.kernel: a row of kernels_sm90.def, or -1 */
     int32_t forced_few;         /* of kernels_sm90_decode.def, or -1 */
+    int32_t forced_grouped;     /* of kernels_sm90_grouped.def, or -1 */
+    int32_t forced_grouped_few; /* of kernels_sm90_grouped_few.def, or -1 */
     bool batch_invariant;       /* dg_context_options.batch_invariant */
     bool dependent_launch;      /* kernels may begin before earlier ones have ended */
     pthread_mutex_t lock;       /* guards what follows */
     dgi_loaded_kernel *kernels; /* one for each row of kernels_sm90.def */
     dgi_loaded_kernel *decode;  /* one for each row of kernels_sm90_decode.def */
     dgi_loaded_kernel *grouped; /* of kernels_sm90_grouped.def */
+    dgi_loaded_kernel *grouped_few; /* of kernels_sm90_grouped_few.def */
     dgi_loaded_kernel small[DGI_SMALL_COUNT];
     /* Without the lock, see operands.c: pointers of this device's memory; tensor maps. */
     _Atomic uint64_t pointers[DGI_KNOWN_POINTERS];
@@ -72,6 +76,8 @@ dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                                  CUfunction *function);
 dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                                   CUfunction *function);
+dg_status dgi_cuda_grouped_few_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                      CUfunction *function);
 /* Shared memory that a GEMM kernel asks for. */
 int dgi_cuda_shared_bytes(const dgi_sm90_kernel *row);
 int dgi_cuda_grouped_shared_bytes(const dgi_sm90_kernel *row);
@@ -109,9 +115,18 @@ int32_t dgi_cuda_scale_k(const dgi_sm90_kernel *kernel);
 dgi_gemm_args dgi_cuda_product_args(int32_t scale_k, const dg_gemm *gemm, dgi_varying vary);
 
 /*
- * Launches a kernel of many tokens or of groups, whose clusters stand side by side. It waits itself
- * for those before it, so it may begin while they still run.
+ * Launches a GEMM kernel, whose clusters stand side by side. It waits itself for those before it,
+ * so it may begin while they still run.
  */
+typedef struct dgi_launch {
+    const char *name;
+    CUfunction function;
+    int32_t ctas, cluster, threads;
+    int shared_bytes;
+} dgi_launch;
+dg_status dgi_cuda_launch_clusters(dgi_cuda *cuda, const dgi_launch *launch, void *args,
+                                   CUstream stream);
+/* The same for the kernels of many tokens and of groups. */
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
                                 int32_t ctas, int shared_bytes, void *args, CUstream stream);
 

@@ -100,29 +100,43 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_sm90_p
     return dgi_cuda_describe(cuda, &gemm->b, (uint32_t)kernel->tile_n, &maps->b);
 }
 
+dg_status dgi_cuda_launch_clusters(dgi_cuda *cuda, const dgi_launch *launch, void *args,
+                                   CUstream stream)
+{
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (launch->cluster > 1) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[count].value.clusterDim.x = (unsigned)launch->cluster;
+        attributes[count].value.clusterDim.y = attributes[count].value.clusterDim.z = 1;
+        count++;
+    }
+    if (cuda->dependent_launch) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count].value.programmaticStreamSerializationAllowed = 1;
+        count++;
+    }
+    CUlaunchConfig config = {
+        .gridDimX = (unsigned)launch->ctas,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = (unsigned)launch->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)launch->shared_bytes,
+        .hStream = stream,
+        .attrs = attributes,
+        .numAttrs = count,
+    };
+    return dgi_cuda_launch(cuda, launch->name, launch->function, &config, args);
+}
+
 dg_status dgi_cuda_launch_tiles(dgi_cuda *cuda, const dgi_sm90_kernel *kernel, CUfunction function,
                                 int32_t ctas, int shared_bytes, void *args, CUstream stream)
 {
-    CUlaunchAttribute attributes[2] = {
-        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
-        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
-    };
-    attributes[0].value.clusterDim.x = (unsigned)kernel->cluster;
-    attributes[0].value.clusterDim.y = attributes[0].value.clusterDim.z = 1;
-    attributes[1].value.programmaticStreamSerializationAllowed = 1;
-    CUlaunchConfig config = {
-        .gridDimX = (unsigned)ctas,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = (unsigned)(kernel->groups + 1) * 128,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .sharedMemBytes = (unsigned)shared_bytes,
-        .hStream = stream,
-        .attrs = attributes,
-        .numAttrs = cuda->dependent_launch ? 2 : 1,
-    };
-    return dgi_cuda_launch(cuda, kernel->name, function, &config, args);
+    const dgi_launch launch = {
+        kernel->name, function, ctas, kernel->cluster, (kernel->groups + 1) * 128, shared_bytes};
+    return dgi_cuda_launch_clusters(cuda, &launch, args, stream);
 }
 
 /* ---- operands that the copy engine cannot address ------------------------------------ */

@@ -30,32 +30,13 @@ dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_
     dgi_decode_args args;
     DGI_TRY(dgi_cuda_decode_kernel(cuda, plan->kernel, stream, &function));
     DGI_TRY(fill_args(cuda, gemm, plan, &args));
-
-    CUlaunchAttribute attributes[2];
-    unsigned count = 0;
-    if (plan->split > 1) {
-        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        attributes[count].value.clusterDim.x = (unsigned)plan->split;
-        attributes[count].value.clusterDim.y = attributes[count].value.clusterDim.z = 1;
-        count++;
-    }
-    if (cuda->dependent_launch) {
-        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attributes[count].value.programmaticStreamSerializationAllowed = 1;
-        count++;
-    }
-    CUlaunchConfig config = {
-        .gridDimX = (unsigned)(plan->clusters * plan->split),
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = (unsigned)DGI_DECODE_THREADS(kernel->scale_k),
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .sharedMemBytes =
-            (unsigned)DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages, kernel->scale_k),
-        .hStream = stream,
-        .attrs = attributes,
-        .numAttrs = count,
+    const dgi_launch launch = {
+        .name = kernel->name,
+        .function = function,
+        .ctas = plan->clusters * plan->split,
+        .cluster = plan->split,
+        .threads = DGI_DECODE_THREADS(kernel->scale_k),
+        .shared_bytes = DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages, kernel->scale_k),
     };
-    return dgi_cuda_launch(cuda, kernel->name, function, &config, &args);
+    return dgi_cuda_launch_clusters(cuda, &launch, &args, stream);
 }

@@ -19,11 +19,14 @@ typedef struct call {
     dg_gemm gemm;  /* with operands in scratch memory where they cannot stay where they are */
     dg_groups groups;
     int32_t kernel;
+    bool prefers_few;    /* where the groups take one launch, `few` runs instead of `kernel` */
+    dgi_decode_plan few; /* if there is one                                                */
     CUstream stream;
     bool staged; /* D is written by grouped_finish */
     size_t used; /* bytes of scratch memory        */
     char *scratch;
     bool counting; /* only how much of it is needed  */
+    bool joined;   /* the groups take one launch     */
 } call;
 
 static void *take(call *c, size_t bytes)
@@ -284,26 +287,53 @@ static bool join_groups(const call *c, dg_gemm *all)
            (q->weights != NULL || join(&all->b, q->b_stride, groups_of_b(c)));
 }
 
+/*
+ * The first group at its largest, with maps of all. `tile_n`: rows of a box of B, `cols` of a
+ * cluster's tile; `box`: rows of one of A.
+ */
+static dg_status describe_joined(const call *c, const dg_gemm *all, int32_t scale_k, int32_t tile_n,
+                                 int32_t cols, int32_t box, dgi_gemm_product *like)
+{
+    like->args = dgi_cuda_product_args(scale_k, &c->gemm, dgi_cuda_varying(&c->gemm));
+    like->args.tile_cols = (like->args.n + cols - 1) / cols;
+    if (c->groups.weights != NULL)
+        like->args.packed = c->groups.weights[0]->data;
+    if (like->args.k == 0)
+        return DG_OK;
+    DGI_TRY(dgi_cuda_describe(c->cuda, &all->a, (uint32_t)box, &like->maps.a));
+    return c->groups.weights != NULL
+               ? DG_OK
+               : dgi_cuda_describe(c->cuda, &all->b, (uint32_t)tile_n, &like->maps.b);
+}
+
+static dg_status run_few(call *c, const dg_gemm *all, const uint8_t *const *packed)
+{
+    const dgi_decode_kernel *kernel = &dgi_grouped_few_kernels[c->few.kernel];
+    const dgi_typical typical = dgi_groups_typical(&c->asked, &c->groups);
+    dgi_grouped_few_args args = {.groups = device_groups(c, packed), .split = c->few.split};
+    for (int32_t i = 0; c->groups.weights != NULL && packed == NULL && i < c->groups.count; i++)
+        args.packed[i] = c->groups.weights[i]->data;
+    DGI_TRY(describe_joined(c, all, kernel->scale_k, DGI_DECODE_ROWS, DGI_DECODE_ROWS, DGI_FEW_BOX,
+                            &args.like));
+    /* What is likely is fetched early: not what an earlier kernel may yet list. */
+    if (packed == NULL)
+        args.like.args.tile_rows = dgi_grouped_few_likely(&c->few, &typical);
+    return dgi_cuda_launch_grouped_few(c->cuda, &c->few, &args, c->stream);
+}
+
 static dg_status run_joined(call *c, const dg_gemm *all, const uint8_t *const *packed)
 {
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
-    dgi_grouped_args args = {.groups = device_groups(c, packed)};
-    dgi_gemm_args *like = &args.like.args;
-    dgi_gemm_maps *maps = &args.like.maps;
-    *like = dgi_cuda_product_args(dgi_cuda_scale_k(kernel), &c->gemm, dgi_cuda_varying(&c->gemm));
-    const int32_t cols = kernel->tile_n * kernel->cluster;
-    if (like->m == 0 || like->n == 0)
+    if (c->gemm.d.rows == 0 || c->gemm.d.cols == 0)
         return DG_OK;
-    like->tile_cols = (like->n + cols - 1) / cols;
-    like->copy_out = dgi_cuda_can_copy_out(all);
-    if (like->copy_out)
-        DGI_TRY(dgi_cuda_describe(c->cuda, &all->d, 16, &maps->d));
-    if (like->k > 0)
-        DGI_TRY(dgi_cuda_describe(c->cuda, &all->a, DGI_RAGGED_BOX, &maps->a));
-    if (c->groups.weights != NULL)
-        like->packed = c->groups.weights[0]->data;
-    else if (like->k > 0)
-        DGI_TRY(dgi_cuda_describe(c->cuda, &all->b, (uint32_t)kernel->tile_n, &maps->b));
+    if (c->prefers_few)
+        return run_few(c, all, packed);
+    dgi_grouped_args args = {.groups = device_groups(c, packed)};
+    DGI_TRY(describe_joined(c, all, dgi_cuda_scale_k(kernel), kernel->tile_n,
+                            kernel->tile_n * kernel->cluster, DGI_RAGGED_BOX, &args.like));
+    args.like.args.copy_out = dgi_cuda_can_copy_out(all);
+    if (args.like.args.copy_out)
+        DGI_TRY(dgi_cuda_describe(c->cuda, &all->d, 16, &args.like.maps.d));
     return dgi_cuda_launch_grouped(c->cuda, c->kernel, &args, c->stream);
 }
 
@@ -345,7 +375,6 @@ static dg_status pass(call *c, bool counting, char *scratch)
     c->scratch = scratch;
     const size_t count = (size_t)c->groups.count;
     const bool is_packed = c->groups.weights != NULL;
-    const uint8_t **packed = take(c, is_packed ? count * sizeof *packed : 0);
     const int64_t a_stride = c->groups.a_stride, b_stride = c->groups.b_stride;
     DGI_TRY(stage_rows(c));
     if (c->groups.grouping != DG_GROUPS_K_BLOCKS) {
@@ -355,18 +384,26 @@ static dg_status pass(call *c, bool counting, char *scratch)
     }
     dg_gemm all;
     prepared p = {NULL};
-    const bool joined = join_groups(c, &all);
-    if (!joined) {
+    c->joined = join_groups(c, &all);
+    if (!c->joined && c->cuda->forced_grouped_few >= 0)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE,
+                        "%s takes groups by end and masked ones whose operands lie one directly "
+                        "behind another, without a gather, a scatter or padding to write",
+                        dgi_grouped_few_kernels[c->cuda->forced_grouped_few].name);
+    if (!c->joined) {
         p.records = take(c, count * sizeof *p.records);
         p.before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *p.before);
         p.ranges = take(c, count * 2 * sizeof *p.ranges);
     }
     dg_status status = DG_OK;
+    /* Packed weights' addresses are written to memory where the kernel does not get them itself. */
+    const bool listed = is_packed && !(c->joined && c->prefers_few && count <= DGI_FEW_ADDRESSES);
+    const uint8_t **packed = listed ? take(c, count * sizeof *packed) : NULL;
     if (!counting && count != 0) {
-        if (is_packed)
+        if (listed)
             status = write_addresses(c, packed);
         if (status == DG_OK)
-            status = joined ? run_joined(c, &all, packed) : run_prepared(c, &p, packed);
+            status = c->joined ? run_joined(c, &all, packed) : run_prepared(c, &p, packed);
     }
     if (!counting && status == DG_OK)
         status = finish(c, p.ranges);
@@ -406,7 +443,19 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
 static dg_status choose(call *c)
 {
     const dgi_typical typical = dgi_groups_typical(&c->asked, &c->groups);
-    return dgi_sm90_choose_grouped(&typical, c->cuda->units, &c->kernel);
+    const dgi_cuda *cuda = c->cuda;
+    const bool may_split = !cuda->batch_invariant;
+    DGI_TRY(dgi_cuda_choose_grouped(cuda, &typical, &c->kernel));
+    if (cuda->forced_grouped_few >= 0) {
+        c->prefers_few = true;
+        return dgi_grouped_few_plan_with(&typical, cuda->units, may_split, cuda->forced_grouped_few,
+                                         &c->few);
+    }
+    c->prefers_few = cuda->forced_grouped < 0 &&
+                     dgi_grouped_few_choose(&typical, cuda->units, may_split, &c->few) &&
+                     c->few.cycles < dgi_sm90_grouped_cycles(&dgi_sm90_grouped_kernels[c->kernel],
+                                                             &typical, cuda->units);
+    return DG_OK;
 }
 
 /* Blocks along K, which cannot be moved, since nobody here knows where each begins. */
@@ -468,6 +517,8 @@ static dg_status load(call *c)
 {
     CUfunction function;
     DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, c->kernel, NULL, &function));
+    if (c->prefers_few)
+        DGI_TRY(dgi_cuda_grouped_few_kernel(c->cuda, c->few.kernel, NULL, &function));
     static const dgi_small_kernel small[] = {DGI_SMALL_grouped_setup, DGI_SMALL_grouped_finish,
                                              DGI_SMALL_gather, DGI_SMALL_realign,
                                              DGI_SMALL_addresses};
@@ -494,7 +545,12 @@ dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
     call c;
     DGI_TRY(begin(&c, context, gemm, groups));
     const dgi_typical typical = dgi_groups_typical(&c.asked, groups);
-    dgi_sm90_explain_grouped(&typical, c.cuda->units, c.kernel, text);
+    const bool may_split = !c.cuda->batch_invariant;
+    DGI_TRY(pass(&c, true, NULL)); /* whether the groups take one launch */
+    const bool few = c.joined && c.prefers_few;
+    dgi_grouped_few_explain(&typical, c.cuda->units, may_split, c.joined, few ? c.few.kernel : -1,
+                            text);
+    dgi_sm90_explain_grouped(&typical, c.cuda->units, few ? -1 : c.kernel, text);
     if (sizes == NULL)
         return DG_OK;
     const size_t count = (size_t)groups->count;
@@ -502,8 +558,12 @@ dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
     if (products == NULL)
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for the sizes of %zu groups", count);
     dgi_groups_products(gemm, groups, sizes, products);
-    dg_status status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[c.kernel], products,
-                                                groups->count, c.cuda->units, text);
+    dg_status status = DG_OK;
+    if (few)
+        dgi_grouped_few_explain_balance(&c.few, products, groups->count, text);
+    else
+        status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[c.kernel], products,
+                                          groups->count, c.cuda->units, text);
     free(products);
     return status;
 }

@@ -4,7 +4,7 @@
 #define DGI_CUDA_GROUPED_H
 
 #include "cuda/context.h"
-#include "cuda/device/grouped_args.h"
+#include "cuda/device/grouped_few_args.h"
 
 /*
  * A product for grouped_setup, from a GEMM whose addresses may be NULL: its maps get boxes, types
@@ -14,11 +14,18 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
                                     const dg_gemm *gemm, dgi_varying vary,
                                     dgi_grouped_product *product);
 
+/* The kernel for products of like kind, or the one that the context's options name. */
+dg_status dgi_cuda_choose_grouped(const dgi_cuda *cuda, const dgi_typical *typical,
+                                  int32_t *kernel);
+
 /* Fills in what depends on the kernel, and launches grouped_setup. */
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
                                 dgi_grouped_setup_args *args, CUstream stream);
 dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, dgi_grouped_args *args,
                                   CUstream stream);
+/* Launches a kernel for groups with few rows. */
+dg_status dgi_cuda_launch_grouped_few(dgi_cuda *cuda, const dgi_decode_plan *plan,
+                                      dgi_grouped_few_args *args, CUstream stream);
 /* Launches the products that grouped_setup has described. */
 dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
                                   const int32_t *before, int32_t count, CUstream stream);

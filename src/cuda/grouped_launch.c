@@ -29,6 +29,14 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
     return encode_any(cuda, gemm->b.dtype, (uint32_t)kernel->tile_n, &maps->b);
 }
 
+dg_status dgi_cuda_choose_grouped(const dgi_cuda *cuda, const dgi_typical *typical, int32_t *kernel)
+{
+    if (cuda->forced_grouped < 0)
+        return dgi_sm90_choose_grouped(typical, cuda->units, kernel);
+    *kernel = cuda->forced_grouped;
+    return dgi_sm90_accepts(&dgi_sm90_grouped_kernels[*kernel], &typical->gemm);
+}
+
 static int32_t clusters_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
 {
     return cuda->units / kernel->cluster;
@@ -58,6 +66,22 @@ dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t index, dgi_grouped_arg
     return dgi_cuda_launch_tiles(cuda, kernel, function,
                                  clusters_of(cuda, kernel) * kernel->cluster,
                                  dgi_cuda_grouped_shared_bytes(kernel), args, stream);
+}
+
+dg_status dgi_cuda_launch_grouped_few(dgi_cuda *cuda, const dgi_decode_plan *plan,
+                                      dgi_grouped_few_args *args, CUstream stream)
+{
+    const dgi_decode_kernel *kernel = &dgi_grouped_few_kernels[plan->kernel];
+    dgi_launch launch = {
+        .name = kernel->name,
+        .ctas = plan->clusters * plan->split,
+        .cluster = plan->split,
+        .threads = DGI_DECODE_THREADS(kernel->scale_k),
+        .shared_bytes =
+            DGI_GROUPED_FEW_SHARED_BYTES(kernel->tokens, kernel->stages, kernel->scale_k),
+    };
+    DGI_TRY(dgi_cuda_grouped_few_kernel(cuda, plan->kernel, stream, &launch.function));
+    return dgi_cuda_launch_clusters(cuda, &launch, args, stream);
 }
 
 dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,

@@ -6,7 +6,7 @@
 #include "cuda/context.h"
 
 #include "cuda/device/decode_args.h"
-#include "cuda/device/grouped_args.h"
+#include "cuda/device/grouped_few_args.h"
 
 /* DGI_CUBIN_DIR is where the build put them, set by the build. */
 #define EMBED(kernel)                                                                              \
@@ -25,6 +25,7 @@
 #undef DGI_SM90
 #define DGI_SM90_DECODE(kernel, ...) EMBED(kernel)
 #include "core/kernels_sm90_decode.def"
+#include "core/kernels_sm90_grouped_few.def"
 #undef DGI_SM90_DECODE
 DGI_SMALL_FILES(EMBED)
 
@@ -36,11 +37,14 @@ static const unsigned char *const grouped_cubins[] = {
 #include "core/kernels_sm90_grouped.def"
 };
 #undef DGI_SM90
-static const unsigned char *const decode_cubins[] = {
 #define DGI_SM90_DECODE(kernel, ...) dgi_cubin_##kernel,
+static const unsigned char *const decode_cubins[] = {
 #include "core/kernels_sm90_decode.def"
-#undef DGI_SM90_DECODE
 };
+static const unsigned char *const few_cubins[] = {
+#include "core/kernels_sm90_grouped_few.def"
+};
+#undef DGI_SM90_DECODE
 #define CUBIN(kernel, file) dgi_cubin_##file,
 #define NAME(kernel, file)  #kernel,
 static const unsigned char *const small_cubins[] = {DGI_SMALL_KERNELS(CUBIN)};
@@ -160,6 +164,15 @@ dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                 function);
 }
 
+dg_status dgi_cuda_grouped_few_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
+                                      CUfunction *function)
+{
+    const dgi_decode_kernel *row = &dgi_grouped_few_kernels[index];
+    int bytes = DGI_GROUPED_FEW_SHARED_BYTES(row->tokens, row->stages, row->scale_k);
+    return find(cuda, &cuda->grouped_few[index], few_cubins[index], row->name, bytes, stream,
+                function);
+}
+
 dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
                                 CUfunction *function)
 {
@@ -217,6 +230,9 @@ void dgi_cuda_unload(dgi_cuda *cuda)
     for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
         if (cuda->grouped[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->grouped[i].module);
+    for (int32_t i = 0; i < dgi_grouped_few_kernel_count; i++)
+        if (cuda->grouped_few[i].function != NULL)
+            cuda->driver.cuModuleUnload(cuda->grouped_few[i].module);
     for (int i = 0; i < DGI_SMALL_COUNT; i++)
         if (cuda->small[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->small[i].module);

@@ -61,7 +61,7 @@ dg_status dgi_cuda_table_open(dg_table *table)
     const dg_gemm *largest = &table->largest;
     int32_t kernel;
     const dgi_typical typical = typical_of(table);
-    DGI_TRY(dgi_sm90_choose_grouped(&typical, cuda->units, &kernel));
+    DGI_TRY(dgi_cuda_choose_grouped(cuda, &typical, &kernel));
     table_state *s = calloc(1, sizeof *s);
     const size_t problems = (size_t)table->problems;
     if (s != NULL)

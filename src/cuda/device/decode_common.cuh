@@ -23,7 +23,10 @@ constexpr int STAGE_SCALES = DGI_DECODE_STAGE_SCALES(TOKENS, SCALE_K);
 constexpr int PART_SCALES = STAGE_SCALES / PARTS; /* those of the tokens, then those of the rows */
 constexpr int SHARED_BYTES = DGI_DECODE_SHARED_BYTES(TOKENS, STAGES, SCALE_K);
 /* Two kernels that follow each other share a multiprocessor where the shared memory allows it. */
-constexpr int RESIDENT = SHARED_BYTES <= DGI_SHARED_HALF ? 2 : 1;
+constexpr int RESIDENT(int shared_bytes)
+{
+    return shared_bytes <= DGI_SHARED_HALF ? 2 : 1;
+}
 
 struct shared_memory {
     uint32_t stages, received, barriers;
@@ -65,6 +68,17 @@ struct shared_memory {
         return full(2 * STAGES + 1);
     }
 };
+
+/* Called by one thread, before it makes all barriers visible. */
+__device__ __forceinline__ void start_barriers(const shared_memory &shared, int32_t split)
+{
+    for (int stage = 0; stage < STAGES; stage++) {
+        mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 1 + 32);
+        mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
+    }
+    mbarrier_init(shared.all_received(), 1);
+    mbarrier_init(shared.all_ready(), split);
+}
 
 struct ring_place {
     int stage = 0;

@@ -212,6 +212,33 @@ template <int ROW_COUNT> struct scale_feed {
     }
 };
 
+/* The scales of a stage that begins at `part` of K; those of B only `with_b`. */
+__device__ __forceinline__ void
+feed_stage_scales(const scale_feed<TOKENS> &a, const dgi_device_scale &of_a,
+                  const scale_feed<ROWS> &b, const dgi_device_scale &of_b, int32_t part,
+                  bool with_b, const shared_memory &shared, const ring_place &place)
+{
+    const uint32_t target = shared_address(shared.scales) + place.stage * (STAGE_SCALES * 4);
+    const uint32_t target_b = target + TOKENS * 4;
+    const uint32_t full = shared.full(place.stage), empty = shared.empty(place.stage);
+    if (a.rows.ue8m0 || b.rows.ue8m0) {
+        scale_feed<TOKENS>::stage_words of_tokens = {};
+        scale_feed<ROWS>::stage_words of_rows;
+        a.load(of_a, part, of_tokens);
+        b.load(of_b, part, of_rows);
+        mbarrier_wait(empty, place.parity ^ 1);
+        a.store(of_tokens, target);
+        b.store(of_rows, target_b);
+        mbarrier_arrive(full);
+    } else {
+        mbarrier_wait(empty, place.parity ^ 1);
+        a.copy(of_a, part, target);
+        if (with_b)
+            b.copy(of_b, part, target_b);
+        arrive_when_copied(full);
+    }
+}
+
 /* Walks over the scales of B that this CTA's stages hold. */
 struct scale_walk {
     const dgi_gemm_args &args;
@@ -250,24 +277,7 @@ __device__ __forceinline__ void feed_scales(const dgi_decode_args &all, const sh
     const scale_feed<TOKENS> a(args.scale_a, 0, args.m - 1, args.k);
     ring_place place;
 #pragma unroll 1
-    for (int32_t i = 0; i < stages; i++, b.advance(), place.advance()) {
-        const uint32_t target = scales + place.stage * (STAGE_SCALES * 4);
-        const uint32_t full = shared.full(place.stage), empty = shared.empty(place.stage);
-        if (convert) {
-            scale_feed<TOKENS>::stage_words of_tokens = {};
-            scale_feed<ROWS>::stage_words of_rows;
-            a.load(args.scale_a, b.at.part, of_tokens);
-            b.feed.load(args.scale_b, b.at.part, of_rows);
-            mbarrier_wait(empty, place.parity ^ 1);
-            a.store(of_tokens, target);
-            b.feed.store(of_rows, target + of_b);
-            mbarrier_arrive(full);
-        } else {
-            mbarrier_wait(empty, place.parity ^ 1);
-            a.copy(args.scale_a, b.at.part, target);
-            if (i >= early)
-                b.feed.copy(args.scale_b, b.at.part, target + of_b);
-            arrive_when_copied(full);
-        }
-    }
+    for (int32_t i = 0; i < stages; i++, b.advance(), place.advance())
+        feed_stage_scales(a, args.scale_a, b.feed, args.scale_b, b.at.part, i >= early, shared,
+                          place);
 }

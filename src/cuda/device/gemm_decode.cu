@@ -64,7 +64,7 @@ __device__ __forceinline__ void fetch_factor(const dgi_gemm_args &args, const sh
     scale_rows<1>(args.scale_b, n, 0, n).fetch(args.scale_b, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT(SHARED_BYTES))
     DGI_KERNEL(const __grid_constant__ dgi_decode_args args)
 {
     DYNAMIC_SHARED(memory);
@@ -73,12 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     if (threadIdx.x == MATH_THREADS) {
-        for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(shared.full(stage), SCALE_K == 0 ? 1 : 1 + 32);
-            mbarrier_init(shared.empty(stage), MATH_THREADS / 32);
-        }
-        mbarrier_init(shared.all_received(), 1);
-        mbarrier_init(shared.all_ready(), args.split);
+        start_barriers(shared, args.split);
         mbarrier_init_fence();
         feed_first(args, shared, work);
     }

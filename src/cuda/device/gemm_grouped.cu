@@ -16,18 +16,6 @@ constexpr int SHARED_BYTES =
     DGI_SHARED_BYTES(TILE_M, TILE_N, GROUPS, STAGES, PROMOTE_K, SPAN, ROWS);
 static_assert(SHARED_BYTES + DGI_WARP_WALKS_BYTES(GROUPS) <= DGI_SHARED_LIMIT, "both fit");
 
-/* The scan of a warp's values, each with all earlier ones. */
-template <typename Join> __device__ __forceinline__ int32_t scan_warp(int32_t value, Join join)
-{
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const int32_t earlier = __shfl_up_sync(0xFFFFFFFF, value, distance);
-        if (threadIdx.x % 32 >= distance)
-            value = join(earlier, value);
-    }
-    return value;
-}
-
 /* Walks over the products of which this cluster computes tiles, in one order for every role. */
 struct product_walk {
     const dgi_grouped_args &all;
@@ -70,7 +58,7 @@ struct product_walk {
         return true;
     }
 
-private:
+  private:
     __device__ __forceinline__ void copy(const dgi_gemm_product &from)
     {
         for (int i = threadIdx.x % 32; i < (int)(sizeof now.args / sizeof(uint64_t)); i += 32)
@@ -83,26 +71,14 @@ private:
         now.end[lane] = batch + lane < all.groups.count ? all.before[batch + lane + 1] : 0;
         __syncwarp();
     }
-    /* As in grouped_setup: a group begins behind all ends before it, at a multiple. */
     __device__ __forceinline__ void look_at_groups(int32_t batch)
     {
-        const dgi_device_groups &groups = all.groups;
         const int lane = threadIdx.x % 32;
-        const int32_t earlier_tiles = now.end[31], earlier_rows = now.first[31] + now.rows[31];
-        const int32_t size = batch + lane < groups.count ? max(groups.sizes[batch + lane], 0) : 0;
-        int32_t first = 0, rows = min(size, all.like.args.m);
-        if (groups.grouping == DGI_DEVICE_BY_END) {
-            const int32_t last = scan_warp(rows, [](int32_t x, int32_t y) { return max(x, y); });
-            const int32_t before = __shfl_up_sync(0xFFFFFFFF, last, 1);
-            first = round_up(max(earlier_rows, lane == 0 ? 0 : before), groups.alignment);
-            rows = max(0, rows - first);
-        }
-        const int32_t tiles = dgi_tile_rows(rows, TILE_M) * all.like.args.tile_cols;
-        const int32_t end =
-            earlier_tiles + scan_warp(tiles, [](int32_t x, int32_t y) { return x + y; });
-        now.first[lane] = first;
-        now.rows[lane] = rows;
-        now.end[lane] = end;
+        const group_rows group = next_group(all.groups, all.like.args, TILE_M, batch,
+                                            now.first[31] + now.rows[31], now.end[31]);
+        now.first[lane] = group.first;
+        now.rows[lane] = group.rows;
+        now.end[lane] = group.end;
         __syncwarp();
     }
     /* All lanes do the same. */

@@ -19,18 +19,6 @@ constexpr int THREADS = DGI_MOST_PRODUCTS, WARPS = THREADS / 32;
 
 static_assert(WARPS == 32, "a warp scans the sums of all warps");
 
-/* The inclusive scan of a warp's values; `join(earlier, later)` must be associative. */
-template <typename Join> __device__ __forceinline__ int64_t scan_warp(int64_t value, Join join)
-{
-#pragma unroll 1
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const int64_t earlier = __shfl_up_sync(0xFFFFFFFF, value, distance);
-        if (threadIdx.x % 32 >= distance)
-            value = join(earlier, value);
-    }
-    return value;
-}
-
 /* That of all threads' values; `of_warps` then holds that of all warps, the last what all make. */
 template <typename Join>
 __device__ __forceinline__ int64_t scan(int64_t value, int64_t *of_warps, Join join)
