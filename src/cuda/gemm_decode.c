@@ -4,6 +4,16 @@
 
 #include "cuda/device/decode_args.h"
 
+/*
+ * When a CTA lets in the next kernel: early, where the next one's CTAs cannot all begin before some
+ * of this one's have ended; late, where there is a place beside each, to read from from then on.
+ */
+static int32_t stages_left(const dgi_cuda *cuda, const dgi_decode_plan *plan)
+{
+    const bool beside = plan->clusters * plan->split <= cuda->units;
+    return beside ? 2 : dgi_decode_kernels[plan->kernel].stages;
+}
+
 static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_plan *plan,
                            dgi_decode_args *args)
 {
@@ -13,6 +23,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode
         .tiles = plan->tiles,
         .split = plan->split,
         .early = gemm->weights != NULL || gemm->b_is_constant,
+        .last = stages_left(cuda, plan),
     };
     if (args->product.k == 0)
         return DG_OK; /* A and B are empty and have no address */

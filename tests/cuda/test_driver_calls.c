@@ -236,6 +236,19 @@ static void constant_weights(void **state)
         }
 }
 
+/* Few tokens: the next kernel begins late where its CTAs have a place beside those of this one. */
+static void next_kernel(void **state)
+{
+    dg_context *context = *state;
+    for (int64_t n = 8192; n <= 24576; n += 16384) { /* 128 CTAs and 192, of 132 multiprocessors */
+        dg_gemm g = product("token_channel", 16, 0);
+        g.b.rows = g.scale_b.rows = g.d.cols = g.d.ld = n;
+        assert_ok(dg_gemm_run(context, &g, a_stream));
+        assert_int_equal(fake.launched_few.product.n, n);
+        assert_int_equal(fake.launched_few.last, n == 8192 ? 2 : 5); /* 5: all stages of the ring */
+    }
+}
+
 /* A stream of another device is named as what it is. */
 static void wrong_stream(void **state)
 {
@@ -344,6 +357,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(scratch_memory, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(packed_weights, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(constant_weights, counting_open, counting_close),
+        cmocka_unit_test_setup_teardown(next_kernel, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(wrong_stream, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(quantisers, counting_open, counting_close),
         cmocka_unit_test_setup_teardown(groups, counting_open, counting_close),

@@ -13,6 +13,7 @@ typedef struct dgi_decode_args {
     int32_t tiles; /* of 128 rows of B                                                     */
     int32_t split; /* CTAs of a cluster, which share a tile's K: a power of two up to 16   */
     int32_t early; /* B does not change: it may be read before earlier kernels have ended  */
+    int32_t last;  /* stages that a CTA has yet to copy when it lets in the next kernel    */
 } dgi_decode_args;
 
 #endif

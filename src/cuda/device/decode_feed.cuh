@@ -129,9 +129,10 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
     for (int32_t j = 0; j < STAGES; j++, tokens.advance(work))
         if (j < first)
             copy_box_in(shared.tokens(j), &args.a_map, tokens.part * STAGE_K, 0, shared.full(j));
-    /* The next kernel's reading of B follows on this one's: as long as this one has more than a
-     * ring to read, it would only take memory and multiprocessors from it. */
-    if (stages < 2 * STAGES)
+    /* The next kernel's reading of B follows on this one's: as long as this one has much to read,
+     * it would only take memory and multiprocessors from it. */
+    const int32_t let_in = stages - args.last;
+    if (let_in <= STAGES)
         launch_dependents();
 #pragma unroll 1
     for (; i < stages; i++, weights.advance(), place.advance()) {
@@ -141,7 +142,7 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
         if (i >= first)
             copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K, 0,
                         full);
-        if (i >= STAGES && i == stages - STAGES)
+        if (i > STAGES && i == let_in)
             launch_dependents();
     }
 }
