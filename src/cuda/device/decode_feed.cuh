@@ -8,6 +8,7 @@
  */
 #pragma once
 #include "../../core/packed_sm90.h"
+#include "decode_codes.cuh"
 #include "decode_common.cuh"
 #include "ptx/async.cuh"
 #include "ptx/bulk.cuh"
@@ -167,15 +168,15 @@ template <int ROW_COUNT> struct scale_feed {
     __device__ __forceinline__ void each(const dgi_device_scale &from, int32_t part,
                                          action &&with) const
     {
-#pragma unroll
-        for (int j = 0; j < PARTS; j++) {
-            const int32_t unit = min(part * PARTS + j, last_part);
-            const int32_t col = scale_index(unit, from.block_cols, from.col_phase);
-#pragma unroll
-            for (int i = 0; i < COUNT; i++)
-                if (ROW_COUNT % 32 == 0 || threadIdx.x % 32 + 32 * i < ROW_COUNT)
-                    with(j, i, rows.place(from, col, i));
-        }
+        /* Usual, and cheap: each part has a scale of its own, or all share one. */
+        if (from.block_cols <= 1)
+            each_in(
+                from, part, [&](int32_t unit) { return unit * from.block_cols; }, with);
+        else
+            each_in(
+                from, part,
+                [&](int32_t unit) { return scale_index(unit, from.block_cols, from.col_phase); },
+                with);
     }
     static __device__ __forceinline__ uint32_t place(uint32_t stage, int j, int i)
     {
@@ -210,6 +211,21 @@ template <int ROW_COUNT> struct scale_feed {
                 if (ROW_COUNT % 32 == 0 || threadIdx.x % 32 + 32 * i < ROW_COUNT)
                     shared_store(place(target, j, i), rows.ue8m0 ? scale_from_ue8m0(words[j][i])
                                                                  : __uint_as_float(words[j][i]));
+    }
+
+private:
+    template <typename index, typename action>
+    __device__ __forceinline__ void each_in(const dgi_device_scale &from, int32_t part,
+                                            index &&col_of, action &&with) const
+    {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            const int32_t col = col_of(min(part * PARTS + j, last_part));
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                if (ROW_COUNT % 32 == 0 || threadIdx.x % 32 + 32 * i < ROW_COUNT)
+                    with(j, i, rows.place(from, col, i));
+        }
     }
 };
 
@@ -260,12 +276,62 @@ struct scale_walk {
     }
 };
 
+/*
+ * One warp: the scales of the stages where those of B are codes. All have to be converted on the
+ * way, so they are loaded some stages ahead.
+ */
+__device__ __forceinline__ void feed_codes(const dgi_decode_args &all, const shared_memory &shared,
+                                           const share_of_work &work)
+{
+    constexpr int AHEAD = 3;
+    const dgi_gemm_args &args = all.product;
+    const uint32_t scales = shared_address(shared.scales), of_b = TOKENS * 4;
+    const int32_t stages = count_stages(all, work);
+    const scale_feed<TOKENS> a(args.scale_a, 0, args.m - 1, args.k);
+    code_feed b(args.scale_b, work.cluster * ROWS, args.n);
+    scale_feed<TOKENS>::stage_words of_tokens[AHEAD] = {};
+    code_feed::stage_words of_rows[AHEAD];
+    stage_walk at(work);
+    ring_place place;
+    const auto load = [&](int slot) {
+        a.load(args.scale_a, at.part, of_tokens[slot]);
+        b.load(at.part, of_rows[slot]);
+        if (at.advance(work))
+            b.begin_tile(at.tile * ROWS, args.n);
+    };
+    wait_for_earlier_kernels();
+#pragma unroll
+    for (int slot = 0; slot < AHEAD; slot++)
+        if (slot < stages)
+            load(slot);
+#pragma unroll 1
+    for (int32_t first = 0; first < stages; first += AHEAD) {
+#pragma unroll
+        for (int slot = 0; slot < AHEAD; slot++) {
+            if (first + slot >= stages)
+                break;
+            const uint32_t target = scales + place.stage * (STAGE_SCALES * 4);
+            mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
+            a.store(of_tokens[slot], target);
+            b.store(of_rows[slot], target + of_b);
+            mbarrier_arrive(shared.full(place.stage));
+            place.advance();
+            if (first + slot + AHEAD < stages)
+                load(slot);
+        }
+    }
+}
+
 /* One warp: gathers the scales of the stages. */
 __device__ __forceinline__ void feed_scales(const dgi_decode_args &all, const shared_memory &shared,
                                             const share_of_work &work)
 {
     const dgi_gemm_args &args = all.product;
     const uint32_t scales = shared_address(shared.scales), of_b = TOKENS * 4;
+    if (code_feed::fits(args.scale_b, args.n, args.k)) {
+        feed_codes(all, shared, work);
+        return;
+    }
     const bool convert =
         args.scale_a.dtype == DGI_DEVICE_UE8M0 || args.scale_b.dtype == DGI_DEVICE_UE8M0;
     const int32_t stages = count_stages(all, work);

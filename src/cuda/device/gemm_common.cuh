@@ -70,6 +70,8 @@ struct shared_memory {
     {
         return scales + (stage * PARTS + part) * (ROWS == 1 ? TILE_M : TILE_M / ROWS * SPANS);
     }
+    /* When each column has one, those of 16 columns are in the order in which four lanes read four
+     * each: columns 0, 1, 8, 9 first. */
     __device__ __forceinline__ float *scales_b(int stage, int part) const
     {
         return scales + STAGES * PARTS * TILE_M + (stage * PARTS + part) * SPANS;
@@ -91,6 +93,12 @@ struct shared_memory {
         return full(2 * STAGES + DGI_FACTOR_SETS + set);
     }
 };
+
+/* Where among scales_b() a span's scale lies. */
+__device__ __forceinline__ int span_place(int span)
+{
+    return SPAN == 1 ? span / 16 * 16 + span % 8 / 2 * 4 + span / 8 % 2 * 2 + span % 2 : span;
+}
 
 /* Called by all threads of a kernel, first of all. */
 __device__ __forceinline__ void start_barriers(const shared_memory &shared)

@@ -209,7 +209,7 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
 #pragma unroll
                 for (int j = 0; j < CHUNK; j++) {
                     float *a_target = shared.scales_a(place.at, chunk + j) + lane;
-                    float *b_target = shared.scales_b(place.at, chunk + j) + lane;
+                    float *b_target = shared.scales_b(place.at, chunk + j) + span_place(lane);
                     if (!args.copy_scales)
 #pragma unroll
                         for (int row = 0; row < A_COUNT; row++)

@@ -61,8 +61,11 @@ struct part_scales {
         rows[0] = SPANS == 1 ? a[row] * common : a[row];
         rows[1] = SPANS == 1 ? a[row + 8] * common : a[row + 8];
 #pragma unroll
-        for (int j = 0; j < COLS; j++)
-            cols[j] = b[SPAN == 1 ? j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 : j];
+        for (int j = 0; SPAN != 1 && j < COLS; j++)
+            cols[j] = b[j];
+#pragma unroll
+        for (int j = 0; SPAN == 1 && j < COLS; j += 4) /* see scales_b() */
+            *(float4 *)&cols[j] = *(const float4 *)(b + 4 * j + threadIdx.x % 4 * 4);
     }
     __device__ __forceinline__ float of(int element) const
     {
