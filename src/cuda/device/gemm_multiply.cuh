@@ -121,8 +121,6 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
             multiply(target, a + wave * (64 * TILE_K / 16) + part * 2 * STEPS, b + part * 2 * STEPS,
                      false);
             wgmma_commit();
-            if (SPAN == 1 && STEPS > 1)
-                __syncwarp(); /* or the compiler multiplies scales between the wgmmas */
             if (SPANS == 1 && SPAN != 0 && (PARTS > 1 || wave == 0))
                 common = *shared.scales_b(stage, part);
             scales[issue % PARTIALS].load(shared.scales_a(stage, part),
