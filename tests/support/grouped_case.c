@@ -357,12 +357,13 @@ static double element_limit(void)
     return test_device() == DG_CPU ? 1e-5 : 8e-3; /* as in gemm_case.c */
 }
 
-static void check_row(const grouped_case *c, int64_t index, const dg_gemm *row)
+/* `b`: the group's, dequantised. */
+static void check_row(const grouped_case *c, int64_t index, const dg_gemm *row, const double *b)
 {
     const int64_t n = row->d.cols;
     double *reference = malloc((size_t)(2 * n) * sizeof *reference);
     assert_non_null(reference);
-    oracle_gemm(row, reference, reference + n);
+    oracle_gemm_of(row, b, reference, reference + n);
     for (int64_t j = 0; j < n; j++) {
         const double out = dgi_load_f32(row->d.data, row->d.dtype, j);
         const double tolerance = element_limit() * reference[n + j];
@@ -392,7 +393,11 @@ void grouped_case_check(const grouped_case *c)
 {
     const dg_groups *q = &c->groups;
     unsigned char *marks = calloc(c->d.bytes + 1, 1);
+    const size_t most = (size_t)(c->gemm.d.cols * c->gemm.a.cols + 1);
+    double *b = malloc(most * sizeof *b);
+    int32_t b_group = -1; /* whose it is */
     assert_non_null(marks);
+    assert_non_null(b);
     if (q->padding == DG_PADDING_ZERO && q->grouping == DG_GROUPS_MASKED)
         for (int32_t group = 0; group < q->count; group++) {
             const dg_gemm g = grouped_case_group(c, group);
@@ -409,15 +414,19 @@ void grouped_case_check(const grouped_case *c)
         }
         const dg_gemm g = grouped_case_group(c, row->group);
         mark(c, marks, &g.d, row->d, RESULT);
+        if (row->group != b_group)
+            oracle_dequantize(&g.b, &g.scale_b, b);
+        b_group = row->group;
         dg_gemm alone = row_gemm(&g, row);
         use_c_before(c, &alone);
-        check_row(c, i, &alone);
+        check_row(c, i, &alone, b);
     }
     const unsigned char *now = c->d.data, *before = c->d_before.data;
     for (size_t i = 0; i < c->d.bytes; i++)
         if (marks[i] != RESULT && now[i] != (marks[i] == ZERO ? 0 : before[i]))
             fail_msg("grouping %d, %d groups: byte %zu of D should be %s: %s", q->grouping,
                      q->count, i, marks[i] == ZERO ? "zero" : "untouched", gemm_text(&c->gemm));
+    free(b);
     free(marks);
 }
 

@@ -21,6 +21,8 @@ void oracle_dequantize(const dg_matrix *matrix, const dg_scale *scale, double *v
  * and scales in host memory, not as packed weights.
  */
 void oracle_gemm(const dg_gemm *gemm, double *reference, double *magnitude);
+/* The same for many products with one B, dequantised once: a contiguous N x K array. */
+void oracle_gemm_of(const dg_gemm *gemm, const double *b, double *reference, double *magnitude);
 
 /* What becomes of element (row, col)'s sum of scaled products: alpha, beta C, bias, D's scale. */
 double oracle_finish(const dg_gemm *gemm, int64_t row, int64_t col, double sum);
