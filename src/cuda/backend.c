@@ -83,13 +83,6 @@ static dg_status open_device(dgi_cuda *cuda, dg_device ordinal, const dg_context
     cuda->forced_grouped_few = kernel != NULL ? dgi_grouped_few_find(kernel) : -1;
     cuda->batch_invariant = options->batch_invariant;
     cuda->dependent_launch = !options->serial_launch;
-    cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
-    cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
-    cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
-    cuda->grouped_few = calloc((size_t)dgi_grouped_few_kernel_count, sizeof *cuda->grouped_few);
-    if (cuda->kernels == NULL || cuda->decode == NULL || cuda->grouped == NULL ||
-        cuda->grouped_few == NULL)
-        return dgi_fail(DG_OUT_OF_MEMORY, "no memory for a CUDA context");
     DGI_TRY(dgi_driver_check(&cuda->driver,
                              cuda->driver.cuDevicePrimaryCtxRetain(&cuda->primary, cuda->device),
                              "opening the device"));
@@ -108,10 +101,6 @@ static void release(dgi_cuda *cuda)
 {
     pthread_mutex_destroy(&cuda->lock);
     dgi_driver_close(&cuda->driver);
-    free(cuda->kernels);
-    free(cuda->decode);
-    free(cuda->grouped);
-    free(cuda->grouped_few);
     free(cuda);
 }
 

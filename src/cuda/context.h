@@ -29,6 +29,28 @@ typedef struct dgi_loaded_kernel {
     CUfunction function; /* NULL until it is loaded */
 } dgi_loaded_kernel;
 
+/* All kernels are numbered through, table by table; where each begins. */
+#define DGI_SM90(...)        +1
+#define DGI_SM90_DECODE(...) +1
+enum {
+    DGI_FIRST_MANY = 0,
+    DGI_FIRST_FEW = DGI_FIRST_MANY
+#include "core/kernels_sm90.def"
+    ,
+    DGI_FIRST_GROUPED = DGI_FIRST_FEW
+#include "core/kernels_sm90_decode.def"
+    ,
+    DGI_FIRST_GROUPED_FEW = DGI_FIRST_GROUPED
+#include "core/kernels_sm90_grouped.def"
+    ,
+    DGI_FIRST_SMALL = DGI_FIRST_GROUPED_FEW
+#include "core/kernels_sm90_grouped_few.def"
+    ,
+    DGI_ALL_KERNELS = DGI_FIRST_SMALL + DGI_SMALL_COUNT
+};
+#undef DGI_SM90
+#undef DGI_SM90_DECODE
+
 enum { DGI_KNOWN_POINTERS = 4096 };
 
 typedef struct dgi_cuda {
@@ -45,11 +67,7 @@ typedef struct dgi_cuda {
     bool batch_invariant;       /* dg_context_options.batch_invariant */
     bool dependent_launch;      /* kernels may begin before earlier ones have ended */
     pthread_mutex_t lock;       /* guards what follows */
-    dgi_loaded_kernel *kernels; /* one for each row of kernels_sm90.def */
-    dgi_loaded_kernel *decode;  /* one for each row of kernels_sm90_decode.def */
-    dgi_loaded_kernel *grouped; /* of kernels_sm90_grouped.def */
-    dgi_loaded_kernel *grouped_few; /* of kernels_sm90_grouped_few.def */
-    dgi_loaded_kernel small[DGI_SMALL_COUNT];
+    dgi_loaded_kernel kernels[DGI_ALL_KERNELS];
     /* Without the lock, see operands.c: pointers of this device's memory; tensor maps. */
     _Atomic uint64_t pointers[DGI_KNOWN_POINTERS];
     dgi_memo maps;

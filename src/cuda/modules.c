@@ -29,25 +29,17 @@
 #undef DGI_SM90_DECODE
 DGI_SMALL_FILES(EMBED)
 
-#define DGI_SM90(kernel, ...) dgi_cubin_##kernel,
-static const unsigned char *const gemm_cubins[] = {
+/* In the order of their numbers, see context.h. */
+#define CUBIN(kernel, file)          dgi_cubin_##file,
+#define NAME(kernel, file)           #kernel,
+#define DGI_SM90(kernel, ...)        CUBIN(kernel, kernel)
+#define DGI_SM90_DECODE(kernel, ...) CUBIN(kernel, kernel)
+static const unsigned char *const cubins[DGI_ALL_KERNELS] = {
 #include "core/kernels_sm90.def"
-};
-static const unsigned char *const grouped_cubins[] = {
-#include "core/kernels_sm90_grouped.def"
-};
-#undef DGI_SM90
-#define DGI_SM90_DECODE(kernel, ...) dgi_cubin_##kernel,
-static const unsigned char *const decode_cubins[] = {
 #include "core/kernels_sm90_decode.def"
-};
-static const unsigned char *const few_cubins[] = {
+#include "core/kernels_sm90_grouped.def"
 #include "core/kernels_sm90_grouped_few.def"
-};
-#undef DGI_SM90_DECODE
-#define CUBIN(kernel, file) dgi_cubin_##file,
-#define NAME(kernel, file)  #kernel,
-static const unsigned char *const small_cubins[] = {DGI_SMALL_KERNELS(CUBIN)};
+    DGI_SMALL_KERNELS(CUBIN)};
 static const char *const small_names[] = {DGI_SMALL_KERNELS(NAME)};
 
 /*
@@ -104,10 +96,11 @@ dg_status dgi_cuda_is_captured(dgi_cuda *cuda, CUstream stream, bool *captured)
     return DG_OK;
 }
 
-/* Loads the kernel unless it is loaded already. */
-static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned char *cubin,
-                      const char *name, int shared_bytes, CUstream stream, CUfunction *function)
+/* Loads the kernel of that number unless it is loaded already. */
+static dg_status find(dgi_cuda *cuda, int32_t number, const char *name, int shared_bytes,
+                      CUstream stream, CUfunction *function)
 {
+    dgi_loaded_kernel *kernel = &cuda->kernels[number];
     dg_status status = DG_OK;
     *function = __atomic_load_n(&kernel->function, __ATOMIC_ACQUIRE);
     if (*function != NULL) /* the usual case takes no lock */
@@ -122,7 +115,7 @@ static dg_status find(dgi_cuda *cuda, dgi_loaded_kernel *kernel, const unsigned 
                               "dg_gemm_prepare(), or make the call once, before the capture",
                               name);
         if (status == DG_OK)
-            status = load(cuda, kernel, cubin, name, shared_bytes);
+            status = load(cuda, kernel, cubins[number], name, shared_bytes);
     }
     *function = kernel->function;
     pthread_mutex_unlock(&cuda->lock);
@@ -143,16 +136,16 @@ int dgi_cuda_grouped_shared_bytes(const dgi_sm90_kernel *row)
 dg_status dgi_cuda_kernel(dgi_cuda *cuda, int32_t index, CUstream stream, CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_kernels[index];
-    return find(cuda, &cuda->kernels[index], gemm_cubins[index], row->name,
-                dgi_cuda_shared_bytes(row), stream, function);
+    return find(cuda, DGI_FIRST_MANY + index, row->name, dgi_cuda_shared_bytes(row), stream,
+                function);
 }
 
 dg_status dgi_cuda_grouped_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
                                   CUfunction *function)
 {
     const dgi_sm90_kernel *row = &dgi_sm90_grouped_kernels[index];
-    return find(cuda, &cuda->grouped[index], grouped_cubins[index], row->name,
-                dgi_cuda_grouped_shared_bytes(row), stream, function);
+    return find(cuda, DGI_FIRST_GROUPED + index, row->name, dgi_cuda_grouped_shared_bytes(row),
+                stream, function);
 }
 
 dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
@@ -160,8 +153,7 @@ dg_status dgi_cuda_decode_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
 {
     const dgi_decode_kernel *row = &dgi_decode_kernels[index];
     int bytes = DGI_DECODE_SHARED_BYTES(row->tokens, row->stages, row->scale_k);
-    return find(cuda, &cuda->decode[index], decode_cubins[index], row->name, bytes, stream,
-                function);
+    return find(cuda, DGI_FIRST_FEW + index, row->name, bytes, stream, function);
 }
 
 dg_status dgi_cuda_grouped_few_kernel(dgi_cuda *cuda, int32_t index, CUstream stream,
@@ -169,15 +161,13 @@ dg_status dgi_cuda_grouped_few_kernel(dgi_cuda *cuda, int32_t index, CUstream st
 {
     const dgi_decode_kernel *row = &dgi_grouped_few_kernels[index];
     int bytes = DGI_GROUPED_FEW_SHARED_BYTES(row->tokens, row->stages, row->scale_k);
-    return find(cuda, &cuda->grouped_few[index], few_cubins[index], row->name, bytes, stream,
-                function);
+    return find(cuda, DGI_FIRST_GROUPED_FEW + index, row->name, bytes, stream, function);
 }
 
 dg_status dgi_cuda_small_kernel(dgi_cuda *cuda, dgi_small_kernel kernel, CUstream stream,
                                 CUfunction *function)
 {
-    return find(cuda, &cuda->small[kernel], small_cubins[kernel], small_names[kernel], 0, stream,
-                function);
+    return find(cuda, DGI_FIRST_SMALL + (int32_t)kernel, small_names[kernel], 0, stream, function);
 }
 
 dg_status dgi_cuda_launch(dgi_cuda *cuda, const char *name, CUfunction function,
@@ -221,19 +211,7 @@ dg_status dgi_cuda_launch_small(dgi_cuda *cuda, dgi_small_kernel kernel, void *a
 
 void dgi_cuda_unload(dgi_cuda *cuda)
 {
-    for (int32_t i = 0; i < dgi_sm90_kernel_count; i++)
+    for (int32_t i = 0; i < DGI_ALL_KERNELS; i++)
         if (cuda->kernels[i].function != NULL)
             cuda->driver.cuModuleUnload(cuda->kernels[i].module);
-    for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
-        if (cuda->decode[i].function != NULL)
-            cuda->driver.cuModuleUnload(cuda->decode[i].module);
-    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
-        if (cuda->grouped[i].function != NULL)
-            cuda->driver.cuModuleUnload(cuda->grouped[i].module);
-    for (int32_t i = 0; i < dgi_grouped_few_kernel_count; i++)
-        if (cuda->grouped_few[i].function != NULL)
-            cuda->driver.cuModuleUnload(cuda->grouped_few[i].module);
-    for (int i = 0; i < DGI_SMALL_COUNT; i++)
-        if (cuda->small[i].function != NULL)
-            cuda->driver.cuModuleUnload(cuda->small[i].module);
 }

@@ -222,10 +222,6 @@ int counting_open(void **state)
     cuda->units = 132;
     cuda->forced_many = cuda->forced_few = cuda->forced_grouped = cuda->forced_grouped_few = -1;
     pthread_mutex_init(&cuda->lock, NULL);
-    cuda->kernels = calloc((size_t)dgi_sm90_kernel_count, sizeof *cuda->kernels);
-    cuda->decode = calloc((size_t)dgi_decode_kernel_count, sizeof *cuda->decode);
-    cuda->grouped = calloc((size_t)dgi_sm90_grouped_kernel_count, sizeof *cuda->grouped);
-    cuda->grouped_few = calloc((size_t)dgi_grouped_few_kernel_count, sizeof *cuda->grouped_few);
     fake.pools_exist = true;
     dgi_cuda_scratch_open(cuda);
     fake.current = callers;
@@ -242,10 +238,6 @@ int counting_close(void **state)
     dg_context *context = *state;
     dgi_cuda *cuda = context->state;
     pthread_mutex_destroy(&cuda->lock);
-    free(cuda->kernels);
-    free(cuda->decode);
-    free(cuda->grouped);
-    free(cuda->grouped_few);
     free(cuda);
     free(context);
     return 0;

@@ -143,9 +143,7 @@ static void prepared_for_smaller_m(void **state)
             dg_gemm g = product(recipes[i].name, MOST, 0);
             g.a.dtype = i % 2 ? DG_E5M2 : DG_E4M3;
             dgi_cuda_unload(cuda);
-            memset(cuda->kernels, 0, (size_t)dgi_sm90_kernel_count * sizeof *cuda->kernels);
-            memset(cuda->decode, 0, (size_t)dgi_decode_kernel_count * sizeof *cuda->decode);
-            memset(cuda->small, 0, sizeof cuda->small);
+            memset(cuda->kernels, 0, sizeof cuda->kernels);
             cuda->batch_invariant = invariant;
             fake.capturing = false;
             assert_ok(dg_gemm_prepare(context, &g));
