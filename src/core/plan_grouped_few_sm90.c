@@ -49,31 +49,33 @@ static work work_of(const dgi_decode_kernel *kernel, const dgi_typical *typical)
         w.units += share * (double)ceil_div(rows, kernel->tokens);
         w.a_bytes += share * (double)ceil_div(rows, BOX_ROWS) * BOX_ROWS * DGI_PACKED_K;
     }
-    w.a_bytes /= w.units > 0.0 ? w.units : 1.0;
+    if (w.units > 0.0)
+        w.a_bytes /= w.units;
     return w;
 }
 
 /*
  * Rounds of units over the clusters. In a full one all CTAs share what the memory gives, or L2
- * where A adds to it; in the last one fewer share it, down to what a CTA alone can take. Then the
- * end of a unit, which nothing hides.
+ * where A adds to it; in the last one fewer share it, and each takes more, but not all of it. The
+ * end of a unit delays the stages that follow, the more the fewer there are to hide it.
  */
 static double cycles(const dgi_decode_kernel *kernel, const dgi_typical *typical,
                      const dgi_decode_plan *plan)
 {
     const work w = work_of(kernel, typical);
+    if (w.units == 0.0)
+        return DGI_GROUPED_FEW_START;
     const double stages =
         (double)ceil_div(ceil_div(typical->gemm.a.cols, DGI_PACKED_K), plan->split);
     const double ctas = (double)plan->clusters * plan->split, b_bytes = TILE_ROWS * DGI_PACKED_K;
     const double read = (double)(typical->products * plan->tiles) / w.units; /* once for all rows */
-    const double stage = ctas * fmax(b_bytes * read / DGI_MEMORY_BYTES,
+    const double stage = ctas * fmax(b_bytes * read / DGI_GROUPED_FEW_MEMORY_BYTES,
                                      (b_bytes + w.a_bytes) / DGI_GROUPED_FEW_L2_BYTES);
-    const double rounds = w.units / plan->clusters, full = floor(rounds);
-    const double last = rounds > full ? fmax((rounds - full) * stage, DGI_GROUPED_FEW_ALONE) : 0.0;
-    double end = DGI_FEW_TILE_CYCLES + DGI_FEW_TILE_TOKEN_CYCLES * kernel->tokens / plan->split;
-    for (int32_t split = 1; split < plan->split; split *= 2)
-        end += DGI_FEW_EXCHANGE_CYCLES + DGI_FEW_EXCHANGE_TOKEN_CYCLES * kernel->tokens;
-    return DGI_GROUPED_FEW_START + (full * stage + last) * stages + end;
+    const double rounds = w.units / plan->clusters, full = floor(rounds), rest = rounds - full;
+    const double alone = fmin(DGI_GROUPED_FEW_ALONE, stage);
+    const double last = rest > 0.0 ? alone + rest * (stage - alone) : 0.0;
+    return DGI_GROUPED_FEW_START + (full * stage + last) * stages +
+           ceil(rounds) * DGI_GROUPED_FEW_END / fmax(stages, 1.0);
 }
 
 static dgi_decode_plan plan_of(const dgi_typical *typical, int32_t units, bool may_split,
@@ -144,12 +146,10 @@ bool dgi_grouped_few_choose(const dgi_typical *typical, int32_t units, bool may_
     return found;
 }
 
-int32_t dgi_grouped_few_likely(const dgi_decode_plan *plan, const dgi_typical *typical)
+bool dgi_grouped_few_is_faster(const dgi_decode_plan *few, const dgi_sm90_kernel *many,
+                               const dgi_typical *typical, int32_t units)
 {
-    enum { SURELY = 4 }; /* so many rows on average leave few groups without any */
-    return typical->rows < SURELY
-               ? 0
-               : (int32_t)ceil_div(typical->rows, dgi_grouped_few_kernels[plan->kernel].tokens);
+    return few->cycles < dgi_sm90_grouped_cycles(many, typical, units);
 }
 
 void dgi_grouped_few_explain(const dgi_typical *typical, int32_t units, bool may_split, bool joined,

@@ -28,8 +28,9 @@ bool dgi_grouped_few_choose(const dgi_typical *typical, int32_t units, bool may_
 dg_status dgi_grouped_few_plan_with(const dgi_typical *typical, int32_t units, bool may_split,
                                     int32_t kernel, dgi_decode_plan *plan);
 
-/* Tiles that each group's rows are likely to make; 0 where many groups may have no rows. */
-int32_t dgi_grouped_few_likely(const dgi_decode_plan *plan, const dgi_typical *typical);
+/* Whether a plan is faster than a kernel for many rows, as far as is predicted. */
+bool dgi_grouped_few_is_faster(const dgi_decode_plan *few, const dgi_sm90_kernel *many,
+                               const dgi_typical *typical, int32_t units);
 
 /* A line for each kernel: what it would cost, or why it is refused; `chosen` is the one taken. They
  * take only groups that are `joined`, which need one launch. */

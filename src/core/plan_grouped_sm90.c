@@ -50,10 +50,10 @@ static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
 
 /*
  * Of the busiest cluster, for groups whose sizes lie evenly around the typical one; no less than
- * the memory needs for all of B.
+ * the memory needs for all of B. *rounds: of tiles over the clusters.
  */
-double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical,
-                               int32_t units)
+static double cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical, int32_t units,
+                     double *rounds)
 {
     const dg_gemm *gemm = &typical->gemm;
     const int64_t cols = ceil_div(gemm->d.cols, cluster_cols(kernel)), k = gemm->a.cols;
@@ -68,19 +68,28 @@ double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical 
         work += rest > 0 ? share * dgi_sm90_grouped_tile_cycles(kernel, rest, k) : 0.0;
     }
     const double read = (double)typical->products * (double)gemm->d.cols * (double)k;
-    return fmax(tiles > 0.0 ? ceil(tiles / clusters) * work / tiles : 0.0, read / DGI_MEMORY_BYTES);
+    *rounds = ceil(tiles / clusters);
+    return fmax(tiles > 0.0 ? *rounds * work / tiles : 0.0, read / DGI_MEMORY_BYTES);
+}
+
+double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical,
+                               int32_t units)
+{
+    double rounds;
+    const double busiest = cycles(kernel, typical, units, &rounds);
+    return busiest + rounds * DGI_GROUPED_ROUND_CYCLES;
 }
 
 dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index)
 {
     const dg_gemm *gemm = &typical->gemm;
-    double best = 0.0;
+    double best = 0.0, rounds;
     *index = -1;
     for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++) {
         const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[i];
         if (!dgi_sm90_can_run(kernel, gemm))
             continue;
-        const double cost = dgi_sm90_grouped_cycles(kernel, typical, units);
+        const double cost = cycles(kernel, typical, units, &rounds);
         if (*index < 0 || cost < best) {
             best = cost;
             *index = i;

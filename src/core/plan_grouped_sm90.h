@@ -17,7 +17,10 @@ extern const int32_t dgi_sm90_grouped_kernel_count;
  */
 dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index);
 
-/* Predicted for products of like kind. */
+/*
+ * Predicted for products of like kind, for a comparison with kernels of another family: with what
+ * each round of tiles takes besides, which is left out of the choice among these.
+ */
 double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical,
                                int32_t units);
 

@@ -309,15 +309,11 @@ static dg_status describe_joined(const call *c, const dg_gemm *all, int32_t scal
 static dg_status run_few(call *c, const dg_gemm *all, const uint8_t *const *packed)
 {
     const dgi_decode_kernel *kernel = &dgi_grouped_few_kernels[c->few.kernel];
-    const dgi_typical typical = dgi_groups_typical(&c->asked, &c->groups);
     dgi_grouped_few_args args = {.groups = device_groups(c, packed), .split = c->few.split};
     for (int32_t i = 0; c->groups.weights != NULL && packed == NULL && i < c->groups.count; i++)
         args.packed[i] = c->groups.weights[i]->data;
     DGI_TRY(describe_joined(c, all, kernel->scale_k, DGI_DECODE_ROWS, DGI_DECODE_ROWS, DGI_FEW_BOX,
                             &args.like));
-    /* What is likely is fetched early: not what an earlier kernel may yet list. */
-    if (packed == NULL)
-        args.like.args.tile_rows = dgi_grouped_few_likely(&c->few, &typical);
     return dgi_cuda_launch_grouped_few(c->cuda, &c->few, &args, c->stream);
 }
 
@@ -453,8 +449,8 @@ static dg_status choose(call *c)
     }
     c->prefers_few = cuda->forced_grouped < 0 &&
                      dgi_grouped_few_choose(&typical, cuda->units, may_split, &c->few) &&
-                     c->few.cycles < dgi_sm90_grouped_cycles(&dgi_sm90_grouped_kernels[c->kernel],
-                                                             &typical, cuda->units);
+                     dgi_grouped_few_is_faster(&c->few, &dgi_sm90_grouped_kernels[c->kernel],
+                                               &typical, cuda->units);
     return DG_OK;
 }
 

@@ -145,78 +145,30 @@ struct unit_search {
     }
 };
 
-/* A group's tile of B, stage by stage. */
-struct weight_tile {
-    const CUtensorMap *map;
-    const int32_t row;     /* in the map: the first one */
-    const uint8_t *packed; /* the first stage, or NULL  */
-    const int64_t step;    /* from one packed stage to the next */
-    uint32_t bytes;        /* of a stage. A box counts in full, also where it passes the end of B */
-
-    __device__ __forceinline__ weight_tile(const CUtensorMap &b, int32_t b_row, int32_t tile,
-                                           const uint8_t *weights, int32_t n)
-        : map(&b), row(b_row + tile * ROWS), packed(weights), step(dgi_packed_row(0, 1, n)),
-          bytes(ROWS * STAGE_K)
-    {
-        if (packed == nullptr)
-            return;
-        packed += dgi_packed_row(tile * ROWS, 0, n);
-        if (n - tile * ROWS <= ROWS / 2)
-            bytes /= 2;
-    }
-    /* To shared memory. */
-    __device__ __forceinline__ void copy(int32_t part, uint32_t target, uint32_t barrier,
-                                         uint64_t policy) const
-    {
-        if (packed != nullptr)
-            copy_bytes_in(target, packed + part * step, bytes, barrier, policy);
-        else
-            copy_box_in(target, map, part * STAGE_K, row, barrier);
-    }
-    /* To L2. */
-    __device__ __forceinline__ void fetch(int32_t part) const
-    {
-        if (packed != nullptr)
-            fetch_bytes(packed + part * step, bytes);
-        else
-            fetch_box(map, part * STAGE_K, row);
-    }
-};
-
-/*
- * One thread, before the sizes may be read: a ring of stages of what the first unit is, if each
- * group has the tiles that the host expects. Where it has not, other clusters' units are near.
- */
-__device__ __forceinline__ void fetch_likely(const dgi_grouped_few_args &all,
-                                             const share_of_work &work)
-{
-    const dgi_gemm_args &like = all.like.args;
-    const int32_t of_group = like.tile_rows * like.tile_cols;
-    if (of_group == 0 || work.cluster >= (int64_t)of_group * all.groups.count)
-        return;
-    const int32_t group = work.cluster / of_group, index = work.cluster % of_group;
-    if (index % like.tile_rows != 0) /* the cluster before fetches it */
-        return;
-    const weight_tile b(all.like.maps.b, group * like.n, index / like.tile_rows,
-                        like.packed != nullptr ? all.packed[group] : nullptr, like.n);
-    for (int32_t part = work.begin; part < min(work.end, work.begin + STAGES); part++)
-        b.fetch(part);
-}
-
 /* One thread: the stages of a unit. */
 __device__ __forceinline__ void feed_unit(const dgi_gemm_maps &maps, const dgi_few_unit &unit,
                                           const shared_memory &shared, const share_of_work &work,
                                           uint64_t policy, ring_place &place)
 {
     const dgi_gemm_args &args = unit.args;
-    const weight_tile b(maps.b, args.b_row, unit.tile, args.packed, args.n);
+    const int32_t row = unit.tile * ROWS, b_row = args.b_row + row;
     const int32_t a_row = args.a_row, boxes = (args.m + BOX - 1) / BOX;
+    const uint8_t *const packed = args.packed;
+    const uint8_t *from = packed + dgi_packed_row(row, work.begin, args.n);
+    const int64_t step = dgi_packed_row(0, 1, args.n);
+    /* A box counts in full, also where it passes the end of B; packed rows end there. */
+    const bool half = packed != nullptr && args.n - row <= ROWS / 2;
+    const uint32_t bytes = ROWS * STAGE_K >> half;
 #pragma unroll 1
-    for (int32_t part = work.begin; part < work.end; part++, place.advance()) {
-        const uint32_t full = shared.full(place.stage), tokens = shared.tokens(place.stage);
+    for (int32_t part = work.begin; part < work.end; part++, from += step, place.advance()) {
+        const uint32_t weights = shared.weights(place.stage), tokens = shared.tokens(place.stage);
+        const uint32_t full = shared.full(place.stage);
         mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
-        mbarrier_arrive_expect(full, b.bytes + boxes * (BOX * STAGE_K));
-        b.copy(part, shared.weights(place.stage), full, policy);
+        mbarrier_arrive_expect(full, bytes + boxes * (BOX * STAGE_K));
+        if (packed != nullptr)
+            copy_bytes_in(weights, from, bytes, full, policy);
+        else
+            copy_box_in(weights, &maps.b, part * STAGE_K, b_row, full);
 #pragma unroll 1
         for (int32_t box = 0; box < boxes; box++)
             copy_box_in(tokens + box * (BOX * STAGE_K), &maps.a, part * STAGE_K, a_row + box * BOX,
@@ -285,7 +237,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT(ALL_SHARED_BYTES)
             tensor_map_prefetch(&args.like.maps.a);
             if (args.like.args.packed == nullptr)
                 tensor_map_prefetch(&args.like.maps.b);
-            fetch_likely(args, work);
         }
     }
     __syncthreads();

@@ -18,8 +18,7 @@
 
 typedef struct dgi_grouped_few_args {
     dgi_gemm_product like; /* the first group at its largest, with the maps of all; tile_cols:
-                              tiles of 128 rows of B; tile_rows: of a group's own rows, as many as
-                              are likely, or 0 */
+                              tiles of 128 rows of B */
     dgi_device_groups groups;
     int32_t split; /* CTAs of a cluster, which share a tile's K: a power of two up to 16 */
     const uint8_t *packed[DGI_FEW_ADDRESSES]; /* each group's, where groups.packed is NULL  */
