@@ -507,8 +507,9 @@ DG_API void dg_weights_destroy(dg_weights *weights);
  * they are; with DG_PADDING_ZERO they become zeros. Nothing else is touched, and what lies in
  * padding rows of A and its scales (NaN, anything) has no influence.
  *
- * The same call gives the same bits on every run; a row has the bits that dg_gemm_run gives it on
- * the CPU.
+ * The same call gives the same bits on every run. On the CPU a row has those that dg_gemm_run gives
+ * it; on a GPU its rounding may depend on the other groups' sizes, unless the context is
+ * batch_invariant.
  */
 typedef enum dg_grouping {
     DG_GROUPS_BY_END = 0,
@@ -665,7 +666,9 @@ DG_API dg_status dg_table_update_device(dg_table *table, const dg_table_values *
 
 /**
  * Enqueues all problems as the device's table describes them. Exactly the elements of their D are
- * written, as dg_gemm_run does.
+ * written, as dg_gemm_run does. Runs of one table must not overlap on different streams: on a GPU
+ * they share memory for the sums of long products, whose K is divided, unless the context is
+ * batch_invariant. Equal sizes give equal bits.
  */
 DG_API dg_status dg_table_run(dg_table *table, void *stream);
 /** As dg_grouped_explain(), for the problems that dg_table_set() has described. */

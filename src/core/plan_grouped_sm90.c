@@ -8,7 +8,6 @@
 #include "core/tuning_sm90.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 const dgi_sm90_kernel dgi_sm90_grouped_kernels[] = {
@@ -32,13 +31,16 @@ static int64_t ceil_div(int64_t size, int64_t step)
     return (size + step - 1) / step;
 }
 
-/* Warpgroups without rows compute nothing; one that is alone has nothing to hide its waits behind.
+/*
+ * A warpgroup computes the blocks of 64 rows that it has, the others nothing; one that is alone has
+ * nothing to hide its waits behind.
  */
 double dgi_sm90_grouped_tile_cycles(const dgi_sm90_kernel *kernel, int64_t rows, int64_t k)
 {
     const int32_t group_rows = kernel->tile_m / kernel->groups;
     const double share = (double)ceil_div(rows, group_rows) / kernel->groups;
-    const double alone = (double)DGI_GROUPED_ALONE * group_rows / 64;
+    const double alone =
+        (double)(DGI_GROUPED_ALONE * ceil_div(rows < group_rows ? rows : group_rows, 64));
     const double stage = fmin(kernel->cycles, fmax(alone, share * kernel->cycles));
     return (double)ceil_div(k, 128) * stage + DGI_GROUPED_TILE_CYCLES;
 }
@@ -126,69 +128,102 @@ void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t
 
 /* ---- the balance --------------------------------------------------------------------- */
 
-/* The longest tiles first; equal ones in order. */
-static int compare(const void *x, const void *y)
+dgi_rates dgi_sm90_rates(const dgi_sm90_kernel *kernel)
 {
-    const dgi_product_size *p = *(const dgi_product_size *const *)x,
-                           *q = *(const dgi_product_size *const *)y;
-    return dgi_comes_before(p->k, 0, q->k, 0) ? -1 : p->k != q->k ? 1 : p < q ? -1 : p > q;
+    dgi_rates rates = {.tile_m = kernel->tile_m,
+                       .cluster_n = (int32_t)cluster_cols(kernel),
+                       .tile = (int32_t)(DGI_GROUPED_TILE_CYCLES / DGI_WORK_CYCLES),
+                       .cut = (int32_t)(DGI_GROUPED_CUT_CYCLES / DGI_WORK_CYCLES)};
+    for (int32_t i = 1; i <= kernel->tile_m / 64; i++) {
+        const double stage = dgi_sm90_grouped_tile_cycles(kernel, 64 * i, 128);
+        rates.stage[i] = (int32_t)((stage - DGI_GROUPED_TILE_CYCLES) / DGI_WORK_CYCLES);
+    }
+    return rates;
 }
 
-/* Deals the tiles of all products to clusters, which adds to their work; how many there are. */
-static int64_t deal(const dgi_sm90_kernel *kernel, const dgi_product_size *const *order,
-                    int32_t count, int32_t clusters, double *work)
+/* What the tiles `first`, `first` + `step`, ... before `end` of a product take. */
+static double work_of(const dgi_sm90_kernel *kernel, const dgi_product_size *p, int32_t clusters,
+                      int32_t first, int32_t end, int32_t step)
 {
-    const int32_t tile_m = kernel->tile_m;
-    int64_t before = 0;
-    for (int32_t i = 0; i < count; i++) {
-        const dgi_product_size *p = order[i];
-        const int32_t rows = dgi_tile_rows(p->m, tile_m);
-        const int32_t cols = (int32_t)ceil_div(p->n, cluster_cols(kernel));
-        const int32_t band =
-            dgi_band(rows, rows * cols, clusters, tile_m, (int32_t)cluster_cols(kernel));
-        for (int32_t j = 0; j < rows * cols; j++, before++) {
-            const int32_t first = dgi_tile_at(j, rows, cols, band).row * tile_m;
-            const int32_t height = p->m - first < tile_m ? p->m - first : tile_m;
-            work[before % clusters] += dgi_sm90_grouped_tile_cycles(kernel, height, p->k);
-        }
+    const int32_t tile_m = kernel->tile_m, rows = dgi_tile_rows(p->m, tile_m);
+    const int32_t cols = (int32_t)ceil_div(p->n, cluster_cols(kernel));
+    const int32_t band =
+        dgi_band(rows, rows * cols, clusters, tile_m, (int32_t)cluster_cols(kernel));
+    double work = 0.0;
+    for (int32_t i = first; i < end; i += step) {
+        const int32_t row = dgi_tile_at(i, rows, cols, band).row * tile_m;
+        const int32_t height = p->m - row < tile_m ? p->m - row : tile_m;
+        work += dgi_sm90_grouped_tile_cycles(kernel, height, p->k);
     }
-    return before;
+    return work;
+}
+
+/* A cluster's stretch. A part of a tile takes its share of the whole. */
+static double work_of_stretch(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                              const dgi_schedule *s, int32_t cluster)
+{
+    const dgi_cut *from = &s->cuts[cluster], *to = from + 1;
+    double work = 0.0;
+    for (int32_t rank = from->rank; rank <= to->rank && rank < s->count; rank++) {
+        const dgi_product_size *p = &products[s->turns[rank].product];
+        const double stages = (double)s->work[rank].stages;
+        const int32_t first = rank == from->rank ? from->tile : 0;
+        const int32_t end = rank == to->rank ? to->tile : s->turns[rank].tiles;
+        work += work_of(kernel, p, s->clusters, first, end, 1);
+        if (rank == from->rank && from->stage > 0)
+            work -= work_of(kernel, p, s->clusters, first, first + 1, 1) * from->stage / stages;
+        if (rank == to->rank && to->stage > 0)
+            work += work_of(kernel, p, s->clusters, end, end + 1, 1) * to->stage / stages;
+    }
+    return work;
+}
+
+static double work_in_turn(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
+                           const dgi_schedule *s, int32_t cluster)
+{
+    double work = 0.0;
+    for (int32_t i = 0, tile = cluster; i < s->count; i++) {
+        const dgi_turn *turn = &s->turns[i];
+        if (tile >= turn->end)
+            continue;
+        work += work_of(kernel, &products[turn->product], s->clusters, tile - turn->offset,
+                        turn->tiles, s->clusters);
+        tile = dgi_next_tile(tile, turn->end, s->clusters);
+    }
+    return work;
 }
 
 dg_status dgi_sm90_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
-                           int32_t count, int32_t units, dgi_balance *balance)
+                           int32_t count, int32_t units, bool may_cut, dgi_balance *balance)
 {
-    const int32_t clusters = units / kernel->cluster;
-    const dgi_product_size **order = malloc(((size_t)count + 1) * sizeof *order);
-    double *work = calloc((size_t)clusters, sizeof *work);
-    dg_status status = DG_OK;
-    if (order == NULL || work == NULL) {
-        status = dgi_fail(DG_OUT_OF_MEMORY, "no memory for the schedule of %d products", count);
-    } else {
-        for (int32_t i = 0; i < count; i++)
-            order[i] = &products[i];
-        qsort(order, (size_t)count, sizeof *order, compare);
-        *balance = (dgi_balance){.tiles = deal(kernel, order, count, clusters, work)};
-        balance->idlest = work[0];
-        for (int32_t c = 0; c < clusters; c++) {
-            balance->busiest = work[c] > balance->busiest ? work[c] : balance->busiest;
-            balance->idlest = work[c] < balance->idlest ? work[c] : balance->idlest;
-            balance->mean += work[c] / clusters;
-        }
+    const dgi_rates rates = dgi_sm90_rates(kernel);
+    dgi_schedule s;
+    dg_status status =
+        dgi_schedule_make(&s, &rates, products, count, units / kernel->cluster, may_cut);
+    *balance = (dgi_balance){.idlest = INFINITY};
+    for (int32_t c = 0; status == DG_OK && c < s.clusters; c++) {
+        const double work =
+            work_of_stretch(kernel, products, &s, c) + work_in_turn(kernel, products, &s, c);
+        balance->busiest = fmax(balance->busiest, work);
+        balance->idlest = fmin(balance->idlest, work);
+        balance->mean += work / s.clusters;
+        balance->cut += s.cuts[c].part == 1;
     }
-    free(order);
-    free(work);
+    for (int32_t i = 0; status == DG_OK && i < count; i++)
+        balance->tiles += s.turns[i].tiles;
+    dgi_schedule_release(&s);
     return status;
 }
 
 dg_status dgi_sm90_explain_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
-                                   int32_t count, int32_t units, FILE *text)
+                                   int32_t count, int32_t units, bool may_cut, FILE *text)
 {
     dgi_balance b;
-    DGI_TRY(dgi_sm90_balance(kernel, products, count, units, &b));
+    DGI_TRY(dgi_sm90_balance(kernel, products, count, units, may_cut, &b));
     const double mean = b.mean > 0.0 ? b.mean : 1.0;
-    fprintf(text, "tiles %lld of %d x %lld for %d clusters of CTAs\n", (long long)b.tiles,
-            kernel->tile_m, (long long)cluster_cols(kernel), units / kernel->cluster);
+    fprintf(text, "tiles %lld of %d x %lld for %d clusters of CTAs, %lld of them cut along K\n",
+            (long long)b.tiles, kernel->tile_m, (long long)cluster_cols(kernel),
+            units / kernel->cluster, (long long)b.cut);
     fprintf(text, DGI_BALANCE_LINE, b.busiest / mean, b.idlest / mean, "cluster");
     return DG_OK;
 }

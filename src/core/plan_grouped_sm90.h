@@ -5,6 +5,7 @@
 
 #include "core/grouped.h"
 #include "core/plan_sm90.h"
+#include "core/schedule.h"
 
 #include <stdio.h>
 
@@ -34,18 +35,21 @@ void dgi_sm90_explain_grouped(const dgi_typical *typical, int32_t units, int32_t
 /* What a tile of a cluster takes that has so many rows, no more than the kernel's tile. */
 double dgi_sm90_grouped_tile_cycles(const dgi_sm90_kernel *kernel, int64_t rows, int64_t k);
 
+/* The same, for the schedule. */
+dgi_rates dgi_sm90_rates(const dgi_sm90_kernel *kernel);
+
 /* The work of clusters of CTAs, in cycles. */
 typedef struct dgi_balance {
-    int64_t tiles;
+    int64_t tiles, cut; /* how many there are, and of these along K */
     double busiest, idlest, mean;
 } dgi_balance;
 
 /* What the schedule (core/grouped_schedule.h) makes of products of these sizes. */
 dg_status dgi_sm90_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
-                           int32_t count, int32_t units, dgi_balance *balance);
+                           int32_t count, int32_t units, bool may_cut, dgi_balance *balance);
 
 /* The same as lines of text. */
 dg_status dgi_sm90_explain_balance(const dgi_sm90_kernel *kernel, const dgi_product_size *products,
-                                   int32_t count, int32_t units, FILE *text);
+                                   int32_t count, int32_t units, bool may_cut, FILE *text);
 
 #endif

@@ -75,6 +75,11 @@ enum { DGI_GROUPED_ALONE = 700 };
  * of about 64 rows within 4 %.
  */
 #define DGI_GROUPED_ROUND_CYCLES 4200.0
+/*
+ * What cutting tiles along K must save the busiest cluster: it leaves the sums of two parts in
+ * memory and adds up about one tile's. Estimated from L2's throughput.
+ */
+#define DGI_GROUPED_CUT_CYCLES   9000.0
 /* Bytes of B a cycle that the memory gives to all multiprocessors together. */
 #define DGI_MEMORY_BYTES         2500.0
 

@@ -335,13 +335,8 @@ static dg_status run_joined(call *c, const dg_gemm *all, const uint8_t *const *p
 
 /* ---- all others: two launches ---------------------------------------------------------- */
 
-/* What is in scratch memory for grouped_setup. */
-typedef struct prepared {
-    dgi_grouped_record *records;
-    int32_t *before, *ranges;
-} prepared;
-
-static dg_status run_prepared(call *c, const prepared *p, const uint8_t *const *packed)
+static dg_status run_prepared(call *c, const dgi_prepared *p, int32_t *ranges,
+                              const uint8_t *const *packed)
 {
     const dg_gemm *g = &c->gemm;
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
@@ -352,14 +347,11 @@ static dg_status run_prepared(call *c, const prepared *p, const uint8_t *const *
         .scale_b_block = vary.scale_b ? g->scale_b.block_cols : 0,
         .scale_a_cols = (int32_t)g->scale_a.cols,
         .scale_b_cols = (int32_t)g->scale_b.cols,
-        .records = p->records,
-        .before = p->before,
-        .ranges = p->ranges,
+        .ranges = ranges,
     };
     DGI_TRY(dgi_cuda_describe_product(c->cuda, kernel, g, vary, &setup.like));
-    DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, &setup, c->stream));
-    return dgi_cuda_launch_records(c->cuda, c->kernel, p->records, p->before, c->groups.count,
-                                   c->stream);
+    DGI_TRY(dgi_cuda_launch_setup(c->cuda, kernel, p, &setup, c->stream));
+    return dgi_cuda_launch_records(c->cuda, c->kernel, p, c->stream);
 }
 
 /* All of a call, or only a count of the scratch memory that it needs. */
@@ -379,7 +371,8 @@ static dg_status pass(call *c, bool counting, char *scratch)
             DGI_TRY(realign(c, &c->gemm.b, &c->groups.b_stride, groups_of_b(c)));
     }
     dg_gemm all;
-    prepared p = {NULL};
+    dgi_prepared p = {0};
+    int32_t *ranges = NULL;
     c->joined = join_groups(c, &all);
     if (!c->joined && c->cuda->forced_grouped_few >= 0)
         return dgi_fail(DG_UNSUPPORTED_SHAPE,
@@ -387,9 +380,11 @@ static dg_status pass(call *c, bool counting, char *scratch)
                         "behind another, without a gather, a scatter or padding to write",
                         dgi_grouped_few_kernels[c->cuda->forced_grouped_few].name);
     if (!c->joined) {
-        p.records = take(c, count * sizeof *p.records);
-        p.before = take(c, (size_t)dgi_before_count(c->groups.count) * sizeof *p.before);
-        p.ranges = take(c, count * 2 * sizeof *p.ranges);
+        const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[c->kernel];
+        const int64_t k = c->gemm.a.cols;
+        ranges = take(c, count * 2 * sizeof *ranges);
+        const size_t more = dgi_cuda_prepare(c->cuda, kernel, c->groups.count, k, NULL, &p);
+        dgi_cuda_prepare(c->cuda, kernel, c->groups.count, k, take(c, more), &p);
     }
     dg_status status = DG_OK;
     /* Packed weights' addresses are written to memory where the kernel does not get them itself. */
@@ -399,10 +394,10 @@ static dg_status pass(call *c, bool counting, char *scratch)
         if (listed)
             status = write_addresses(c, packed);
         if (status == DG_OK)
-            status = c->joined ? run_joined(c, &all, packed) : run_prepared(c, &p, packed);
+            status = c->joined ? run_joined(c, &all, packed) : run_prepared(c, &p, ranges, packed);
     }
     if (!counting && status == DG_OK)
-        status = finish(c, p.ranges);
+        status = finish(c, ranges);
     c->groups.a_stride = a_stride;
     c->groups.b_stride = b_stride;
     return status;
@@ -558,8 +553,9 @@ dg_status dgi_cuda_grouped_explain(dg_context *context, const dg_gemm *gemm,
     if (few)
         dgi_grouped_few_explain_balance(&c.few, products, groups->count, text);
     else
-        status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[c.kernel], products,
-                                          groups->count, c.cuda->units, text);
+        status =
+            dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[c.kernel], products, groups->count,
+                                     c.cuda->units, may_split && !c.joined, text);
     free(products);
     return status;
 }

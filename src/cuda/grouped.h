@@ -18,16 +18,31 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
 dg_status dgi_cuda_choose_grouped(const dgi_cuda *cuda, const dgi_typical *typical,
                                   int32_t *kernel);
 
-/* Fills in what depends on the kernel, and launches grouped_setup. */
+/* Records of products and all that goes with them, in device memory. */
+typedef struct dgi_prepared {
+    int32_t count;
+    dgi_grouped_record *records;
+    dgi_device_schedule schedule;
+} dgi_prepared;
+
+/*
+ * How many bytes that takes, and where it lies in `memory`, which may still be NULL. `k`: the
+ * largest K that a product may have.
+ */
+size_t dgi_cuda_prepare(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel, int32_t count,
+                        int64_t k, char *memory, dgi_prepared *prepared);
+
+/* Fills in what depends on the kernel and on where records lie, and launches grouped_setup. */
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
-                                dgi_grouped_setup_args *args, CUstream stream);
+                                const dgi_prepared *prepared, dgi_grouped_setup_args *args,
+                                CUstream stream);
 dg_status dgi_cuda_launch_grouped(dgi_cuda *cuda, int32_t kernel, dgi_grouped_args *args,
                                   CUstream stream);
 /* Launches a kernel for groups with few rows. */
 dg_status dgi_cuda_launch_grouped_few(dgi_cuda *cuda, const dgi_decode_plan *plan,
                                       dgi_grouped_few_args *args, CUstream stream);
 /* Launches the products that grouped_setup has described. */
-dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
-                                  const int32_t *before, int32_t count, CUstream stream);
+dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_prepared *prepared,
+                                  CUstream stream);
 
 #endif

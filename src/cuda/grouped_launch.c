@@ -39,20 +39,68 @@ dg_status dgi_cuda_choose_grouped(const dgi_cuda *cuda, const dgi_typical *typic
 
 static int32_t clusters_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
 {
-    return cuda->units / kernel->cluster;
+    const int32_t clusters = cuda->units / kernel->cluster;
+    return clusters < DGI_MOST_CLUSTERS ? clusters : DGI_MOST_CLUSTERS;
+}
+
+/* Counters of arrivals: one for each warp that adds up a tile. A tile's parts take two slots or
+ * more. */
+static int32_t arrivals_of(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel)
+{
+    return dgi_slots(clusters_of(cuda, kernel)) / 2 * kernel->cluster * kernel->groups * 4;
+}
+
+/* The next part of `memory`, if there is any yet; *used counts its bytes. */
+static void *next(char *memory, size_t *used, size_t bytes)
+{
+    void *part = memory == NULL ? NULL : memory + *used;
+    *used += (bytes + 255) / 256 * 256;
+    return part;
+}
+
+size_t dgi_cuda_prepare(const dgi_cuda *cuda, const dgi_sm90_kernel *kernel, int32_t count,
+                        int64_t k, char *memory, dgi_prepared *p)
+{
+    const size_t products = (size_t)count, clusters = (size_t)clusters_of(cuda, kernel);
+    const size_t launches = (products + DGI_MOST_PRODUCTS - 1) / DGI_MOST_PRODUCTS;
+    dgi_device_schedule *s = &p->schedule;
+    size_t used = 0;
+    *p = (dgi_prepared){.count = count};
+    p->records = next(memory, &used, products * sizeof *p->records);
+    s->turns = next(memory, &used, products * sizeof *s->turns);
+    s->cuts = next(memory, &used, launches * (clusters + 1) * sizeof *s->cuts);
+    if (!cuda->batch_invariant && dgi_can_cut(k)) {
+        const size_t tile = (size_t)(kernel->tile_m * kernel->tile_n * kernel->cluster);
+        const size_t slots = (size_t)dgi_slots((int32_t)clusters);
+        s->arrivals = next(memory, &used, (size_t)arrivals_of(cuda, kernel) * sizeof *s->arrivals);
+        s->slots = next(memory, &used, slots * tile * sizeof *s->slots);
+    }
+    return used;
+}
+
+/* Of the launch that begins with product `first`. */
+static dgi_device_schedule schedule_from(const dgi_prepared *p, int32_t first, int32_t clusters)
+{
+    dgi_device_schedule s = p->schedule;
+    s.turns += first;
+    s.cuts += first / DGI_MOST_PRODUCTS * (clusters + 1);
+    return s;
 }
 
 dg_status dgi_cuda_launch_setup(dgi_cuda *cuda, const dgi_sm90_kernel *kernel,
-                                dgi_grouped_setup_args *args, CUstream stream)
+                                const dgi_prepared *p, dgi_grouped_setup_args *args,
+                                CUstream stream)
 {
-    enum { RECORDS = 4 }; /* of a CTA: fewer than it has warps, for they take long */
-    args->tile_m = kernel->tile_m;
-    args->cluster_n = kernel->tile_n * kernel->cluster;
+    args->rates = dgi_sm90_rates(kernel);
     args->clusters = clusters_of(cuda, kernel);
-    for (args->first = 0; args->first < args->groups.count; args->first += DGI_MOST_PRODUCTS) {
-        const int32_t here = dgi_products_from(args->groups.count, args->first);
+    args->arrivals = p->schedule.slots != NULL ? arrivals_of(cuda, kernel) : 0;
+    args->records = p->records;
+    for (args->first = 0; args->first < p->count; args->first += DGI_MOST_PRODUCTS) {
+        const int32_t here = dgi_products_from(p->count, args->first);
+        args->schedule = schedule_from(p, args->first, args->clusters);
         DGI_TRY(dgi_cuda_launch_blocks(cuda, DGI_SMALL_grouped_setup, args,
-                                       (here + RECORDS - 1) / RECORDS, DGI_MOST_PRODUCTS, stream));
+                                       1 + (here + DGI_SETUP_RECORDS - 1) / DGI_SETUP_RECORDS,
+                                       DGI_MOST_PRODUCTS, stream));
     }
     return DG_OK;
 }
@@ -84,14 +132,15 @@ dg_status dgi_cuda_launch_grouped_few(dgi_cuda *cuda, const dgi_decode_plan *pla
     return dgi_cuda_launch_clusters(cuda, &launch, args, stream);
 }
 
-dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t kernel, const dgi_grouped_record *records,
-                                  const int32_t *before, int32_t count, CUstream stream)
+dg_status dgi_cuda_launch_records(dgi_cuda *cuda, int32_t index, const dgi_prepared *p,
+                                  CUstream stream)
 {
-    for (int32_t first = 0; first < count; first += DGI_MOST_PRODUCTS) {
-        dgi_grouped_args args = {.groups.count = dgi_products_from(count, first),
-                                 .records = records + first,
-                                 .before = before + dgi_before_place(first)};
-        DGI_TRY(dgi_cuda_launch_grouped(cuda, kernel, &args, stream));
+    const int32_t clusters = clusters_of(cuda, &dgi_sm90_grouped_kernels[index]);
+    for (int32_t first = 0; first < p->count; first += DGI_MOST_PRODUCTS) {
+        dgi_grouped_args args = {.groups.count = dgi_products_from(p->count, first),
+                                 .records = p->records + first,
+                                 .schedule = schedule_from(p, first, clusters)};
+        DGI_TRY(dgi_cuda_launch_grouped(cuda, index, &args, stream));
     }
     return DG_OK;
 }

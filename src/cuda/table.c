@@ -16,8 +16,7 @@ typedef struct table_state {
     dgi_varying vary;          /* whether scales change along K in the largest problem */
     CUdeviceptr memory;        /* of all that follows */
     dgi_grouped_product *described;
-    dgi_grouped_record *records;
-    int32_t *before;
+    dgi_prepared prepared;
 } table_state;
 
 static void release(dgi_cuda *cuda, table_state *s)
@@ -28,18 +27,19 @@ static void release(dgi_cuda *cuda, table_state *s)
     free(s);
 }
 
-static dg_status place(dgi_cuda *cuda, table_state *s, size_t problems)
+static dg_status place(dgi_cuda *cuda, table_state *s, const dg_table *table)
 {
-    const size_t records = problems * sizeof *s->records;
-    const size_t described = problems * sizeof *s->described;
+    const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
+    const int32_t problems = table->problems;
+    const int64_t k = table->largest.a.cols;
+    const size_t described = (size_t)problems * sizeof *s->described;
     const size_t bytes =
-        records + described + (size_t)dgi_before_count((int32_t)problems) * sizeof *s->before;
+        described + dgi_cuda_prepare(cuda, kernel, problems, k, NULL, &s->prepared);
     DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&s->memory, bytes),
                              "allocating a table"));
     char *memory = (char *)(uintptr_t)s->memory;
-    s->records = (dgi_grouped_record *)memory;
-    s->described = (dgi_grouped_product *)(memory + records);
-    s->before = (int32_t *)(memory + records + described);
+    s->described = (dgi_grouped_product *)memory;
+    dgi_cuda_prepare(cuda, kernel, problems, k, memory + described, &s->prepared);
     /* Nothing is set: all problems are empty. */
     DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemsetD8Async(s->memory, 0, bytes, NULL),
                              "clearing a table"));
@@ -65,7 +65,7 @@ dg_status dgi_cuda_table_open(dg_table *table)
     table_state *s = calloc(1, sizeof *s);
     const size_t problems = (size_t)table->problems;
     if (s != NULL)
-        s->host = aligned_alloc(64, (problems + 1) * sizeof *s->host);
+        s->host = aligned_alloc(_Alignof(dgi_grouped_product), (problems + 1) * sizeof *s->host);
     if (s == NULL || s->host == NULL) {
         free(s);
         return dgi_fail(DG_OUT_OF_MEMORY, "no memory for %zu problems", problems);
@@ -76,7 +76,7 @@ dg_status dgi_cuda_table_open(dg_table *table)
     bool pushed;
     dg_status status = dgi_cuda_enter(cuda, &pushed);
     if (status == DG_OK)
-        status = dgi_cuda_leave(cuda, pushed, place(cuda, s, problems));
+        status = dgi_cuda_leave(cuda, pushed, place(cuda, s, table));
     if (status != DG_OK) {
         release(cuda, s);
         return status;
@@ -151,10 +151,8 @@ static dg_status setup(dgi_cuda *cuda, dg_table *table, const dgi_device_values 
         .like.gemm.args.k = (int32_t)table->largest.a.cols,
         .problems = s->described,
         .values = *values,
-        .records = s->records,
-        .before = s->before,
     };
-    return dgi_cuda_launch_setup(cuda, kernel, &args, stream);
+    return dgi_cuda_launch_setup(cuda, kernel, &s->prepared, &args, stream);
 }
 
 static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
@@ -219,9 +217,8 @@ dg_status dgi_cuda_table_run(dg_table *table, void *stream)
         return DG_OK;
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    return dgi_cuda_leave(
-        cuda, pushed,
-        dgi_cuda_launch_records(cuda, s->kernel, s->records, s->before, table->problems, stream));
+    return dgi_cuda_leave(cuda, pushed,
+                          dgi_cuda_launch_records(cuda, s->kernel, &s->prepared, stream));
 }
 
 dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)
@@ -239,8 +236,9 @@ dg_status dgi_cuda_table_explain(dg_table *table, FILE *text)
             (dgi_product_size){(int32_t)g->d.rows, (int32_t)g->d.cols, (int32_t)g->a.cols};
     }
     dgi_sm90_explain_grouped(&typical, cuda->units, s->kernel, text);
-    dg_status status = dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[s->kernel], products,
-                                                table->problems, cuda->units, text);
+    dg_status status =
+        dgi_sm90_explain_balance(&dgi_sm90_grouped_kernels[s->kernel], products, table->problems,
+                                 cuda->units, !cuda->batch_invariant, text);
     free(products);
     return status;
 }

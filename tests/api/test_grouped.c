@@ -120,6 +120,30 @@ static void thousands_of_groups(void **state)
     dg_destroy(context);
 }
 
+/* A GPU cuts a group along K that is long beside the others, each with its own scales. */
+static void one_long_group(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {16, 3008, 0, 144};
+    static const dg_grouping forms[] = {DG_GROUPS_K_COLUMNS, DG_GROUPS_K_BLOCKS};
+    rng r = rng_new(5);
+    dg_context *context = test_context(NULL);
+    for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+        grouped_shape s =
+            grouped_of(recipe_named("block1x128"), forms[f], 4, 140, 300, 3168, DG_F32);
+        s.sizes = sizes;
+        s.gemm.scale_a.cols = s.gemm.scale_a.row_stride = 1 + 24 + 2;
+        s.gemm.scale_b.cols = s.gemm.scale_b.row_stride = 1 + 24 + 2;
+        grouped_case *c = grouped_case_new(&r, &s);
+        for (int i = 0; i < 2; i++) {
+            assert_ok(grouped_case_run(c, context, false));
+            grouped_case_check(c);
+        }
+        grouped_case_free(c);
+    }
+    dg_destroy(context);
+}
+
 /* How often a line of `text` begins with `start`; `balance` gets the numbers of such a line. */
 static int lines_of(const char *text, const char *start, double balance[2])
 {
@@ -188,9 +212,8 @@ static void explanations(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_groups),
-        cmocka_unit_test(columns_that_begin_anywhere),
-        cmocka_unit_test(thousands_of_groups),
+        cmocka_unit_test(random_groups),       cmocka_unit_test(columns_that_begin_anywhere),
+        cmocka_unit_test(thousands_of_groups), cmocka_unit_test(one_long_group),
         cmocka_unit_test(explanations),
     };
     return test_run(argc, argv, tests);

@@ -3,6 +3,7 @@
 #include "gemm_case.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -404,6 +405,104 @@ static void thousands_of_problems(void **state)
     dg_destroy(context);
 }
 
+/*
+ * Long products among short ones, which a GPU cuts along K: recipes whose scales change along K or
+ * not, also where a part begins inside a block; K that ends inside a stage.
+ */
+static const struct cut_case {
+    const char *recipe;
+    dg_dtype d;
+    int32_t block, phase; /* of A's scales along K, or 0: the recipe's */
+} cut_cases[] = {
+    {"block128", DG_BF16, 0, 0},    {"block1x128", DG_F32, 0, 0}, {"token_channel", DG_E4M3, 0, 0},
+    {"block128", DG_F16, 1536, 96}, {"mx", DG_BF16, 0, 0},
+};
+
+static dg_gemm cut_gemm(const struct cut_case *cut, int64_t m, int64_t n, int64_t k)
+{
+    dg_gemm g = gemm_of(recipe_named(cut->recipe), m, n, k, cut->d);
+    if (cut->block != 0)
+        g.scale_a = scale_of(DG_F32, m, k, 1, cut->block, 0, cut->phase);
+    return g;
+}
+
+static dg_gemm cut_problem(const struct cut_case *cut, int i)
+{
+    static const int32_t sizes[][3] = {{20, 30, 208},  {60, 150, 8000}, {9, 64, 0},
+                                       {60, 70, 2608}, {200, 40, 1040}, {1, 300, 2048}};
+    const int64_t m = sizes[i][0], n = sizes[i][1];
+    dg_gemm g = cut_gemm(cut, m, n, sizes[i][2]);
+    g.alpha = i % 2 == 0 ? 1.0f : -0.75f;
+    if (i % 3 == 0)
+        g.bias = dg_matrix_of(NULL, DG_F32, 1, n);
+    if (i == 3) {
+        g.c = dg_matrix_of(NULL, DG_BF16, m, n);
+        g.beta = 0.5f;
+    }
+    return g;
+}
+
+/* How many tiles the explanation says are cut, or -1 where it says nothing of it. */
+static int tiles_cut(dg_table *table)
+{
+    char text[8192];
+    size_t bytes = sizeof text;
+    int tiles, m, n, clusters, cut = -1;
+    assert_ok(dg_table_explain(table, text, &bytes));
+    const char *line = strstr(text, "\ntiles ");
+    if (line != NULL)
+        assert_int_equal(sscanf(line, "\ntiles %d of %d x %d for %d clusters of CTAs, %d", &tiles,
+                                &m, &n, &clusters, &cut),
+                         5);
+    return cut;
+}
+
+static void cut_along_k(void **state)
+{
+    (void)state;
+    enum { PROBLEMS = 6, CASES = sizeof cut_cases / sizeof cut_cases[0], RUNS = 2 };
+    rng r = rng_new(9);
+    for (int i = 0; i <= CASES; i++) {
+        dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+        options.batch_invariant = i >= CASES;
+        dg_context *context = test_context(&options);
+        const struct cut_case *cut = &cut_cases[i % CASES];
+        const dg_gemm largest = cut_gemm(cut, 200, 300, 8000);
+        dg_table *table;
+        placed cases[PROBLEMS];
+        assert_ok(dg_table_create(context, &largest, PROBLEMS, &table));
+        for (int j = 0; j < PROBLEMS; j++) {
+            const dg_gemm shape = cut_problem(cut, j);
+            cases[j] = place_case(context, gemm_case_new(&r, &shape, CASE_PLAIN));
+            assert_ok(dg_table_set(table, j, &cases[j].gemm));
+        }
+        assert_ok(dg_table_update(table, NULL));
+        if (test_device() != DG_CPU && !options.batch_invariant)
+            assert_in_range(tiles_cut(table), 1, 40);
+        else
+            assert_true(tiles_cut(table) <= 0);
+        void *bits[RUNS][PROBLEMS];
+        for (int run = 0; run < RUNS; run++) { /* without another update between */
+            assert_ok(dg_table_run(table, NULL));
+            for (int j = 0; j < PROBLEMS; j++) {
+                const size_t bytes = cases[j].c->d.bytes;
+                bits[run][j] = malloc(bytes);
+                assert_ok(dg_memory_copy(context, bits[run][j], cases[j].gemm.d.data, bytes,
+                                         DG_DEVICE_TO_HOST, NULL));
+                assert_ok(dg_synchronize(context, NULL));
+                assert_memory_equal(bits[run][j], bits[0][j], bytes);
+            }
+        }
+        for (int j = 0; j < PROBLEMS; j++) {
+            for (int run = 0; run < RUNS; run++)
+                free(bits[run][j]);
+            fetch_and_check(context, &cases[j]);
+        }
+        dg_table_destroy(table);
+        dg_destroy(context);
+    }
+}
+
 static void explanations(void **state)
 {
     (void)state;
@@ -441,6 +540,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(sizes_are_clamped),
         cmocka_unit_test(addresses_that_cannot_be_read),
         cmocka_unit_test(thousands_of_problems),
+        cmocka_unit_test(cut_along_k),
         cmocka_unit_test(explanations),
         cmocka_unit_test(refusals),
     };

@@ -91,6 +91,23 @@ template <typename T> static inline T __ldg(const T *address)
 {
     return *address;
 }
+template <typename T> static inline T __ldcg(const T *address)
+{
+    return *address;
+}
+template <typename T> static inline void __stcg(T *address, T value)
+{
+    *address = value;
+}
+static inline void __threadfence()
+{
+}
+static inline uint32_t atomicInc(uint32_t *address, uint32_t most)
+{
+    const uint32_t old = *address;
+    *address = old >= most ? 0 : old + 1;
+    return old;
+}
 template <typename T> static inline T atomicAdd(T *address, T value)
 {
     const T old = *address;

@@ -3,10 +3,8 @@
  * The schedule of grouped products, simulated: what grouped_setup writes and what each cluster of
  * CTAs then walks over, with the functions that the kernels compile.
  */
-#include "core/grouped_schedule.h"
 #include "core/plan_grouped_sm90.h"
 #include "core/tile_order.h"
-#include "core/tuning_sm90.h"
 #include "cuda/device/gemm_layout.h"
 #include "gemm_case.h"
 #include "test.h"
@@ -15,138 +13,181 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CYCLES: what the planner adds for a tile, and here those of a stage */
-enum { MOST = 40, TILE_M = 128, CLUSTER_N = 256, TILE_K = 128 };
-enum { CYCLES = (int)DGI_GROUPED_TILE_CYCLES };
+enum { MOST = 40, TILE_M = 128, CLUSTER_N = 256 };
 
-typedef struct product {
-    int32_t m, n, k;
-} product;
-
-/* A plan: the products in the order of their records, and the tiles before each. */
-typedef struct schedule {
-    int32_t count, before[MOST + 1];
-    product products[MOST];
-} schedule;
-
-static int32_t tile_cols(const product *p)
-{
-    return (p->n + CLUSTER_N - 1) / CLUSTER_N;
-}
-
-static schedule schedule_of(const product *products, int32_t count)
-{
-    schedule s = {.count = count};
-    for (int32_t i = 0; i < count; i++) {
-        int32_t rank = 0;
-        for (int32_t j = 0; j < count; j++)
-            rank += dgi_comes_before(products[j].k, j, products[i].k, i);
-        s.products[rank] = products[i];
-    }
-    for (int32_t i = 0; i < count; i++)
-        s.before[i + 1] =
-            s.before[i] + dgi_tile_rows(s.products[i].m, TILE_M) * tile_cols(&s.products[i]);
-    return s;
-}
-
-/* A kernel of such tiles, for the planner's account of its work. */
+/* A kernel of such tiles. */
 static const dgi_sm90_kernel kernel = {
-    .tile_m = TILE_M, .tile_n = CLUSTER_N / 2, .groups = 2, .cluster = 2, .cycles = CYCLES};
+    .tile_m = TILE_M, .tile_n = CLUSTER_N / 2, .groups = 2, .cluster = 2, .cycles = 1000};
 
-/* Of a tile with all its rows. */
-static int64_t cost(const product *p)
+/* Plans of a few products or of many, of long ones or of short ones. */
+static int32_t random_products(rng *r, dgi_product_size *products)
 {
-    return (p->k + TILE_K - 1) / TILE_K + 1; /* stages, and the epilogue */
+    const int32_t count = (int32_t)rng_range(r, 0, rng_chance(r, 0.5) ? 4 : MOST);
+    const int64_t most_m = rng_chance(r, 0.5) ? 200 : 1500;
+    const int64_t most_k = rng_chance(r, 0.2) ? 65536 : 8192;
+    for (int32_t i = 0; i < count; i++) {
+        products[i].m = rng_chance(r, 0.2) ? 0 : (int32_t)rng_range(r, 1, most_m);
+        products[i].n = rng_chance(r, 0.1) ? 0 : (int32_t)rng_range(r, 1, 3000);
+        products[i].k = rng_chance(r, 0.1) ? 0 : (int32_t)rng_range(r, 1, most_k);
+        products[i].k /= rng_chance(r, 0.8) ? 8 : 1;
+    }
+    return count;
 }
 
-/*
- * What cluster `cluster` of `clusters` does, as product_walk and tile_walk do it: with all tiles
- * full, and in *cycles what the planner says that it takes.
- */
-static int64_t walk(const schedule *s, int32_t cluster, int32_t clusters, char *seen,
-                    double *cycles)
+/* What has been computed of a plan: clusters come in order, and so do the parts of a tile. */
+typedef struct progress {
+    const dgi_product_size *products;
+    const dgi_schedule *s;
+    int32_t first[MOST];         /* of each product, in the order of the schedule: tiles before */
+    int32_t *stages, *parts;     /* of each tile, so far                                        */
+    int32_t count[160], at[160]; /* of each slot's part: of how many, of which tile             */
+    int64_t work;                /* of the cluster at work: by the schedule's account           */
+    double cycles;               /* by the planner's, which knows the height of each tile       */
+} progress;
+
+/* One tile, or a part of it, by tile_walk and join_parts. */
+static void compute(progress *p, int32_t rank, int32_t index, int32_t begin, int32_t end,
+                    int32_t part, int32_t parts, int32_t slot)
 {
-    int64_t work = 0;
-    *cycles = 0;
-    int32_t tile = cluster, at = 0;
-    for (;;) {
-        while (at < s->count && s->before[at + 1] <= tile)
-            at++;
-        if (at == s->count)
-            return work;
-        const product *p = &s->products[at];
-        const int32_t rows = dgi_tile_rows(p->m, TILE_M), cols = tile_cols(p);
-        const int32_t band = dgi_band(rows, rows * cols, clusters, TILE_M, CLUSTER_N);
-        const int32_t first =
-            dgi_first_tile(cluster, dgi_first_cluster(s->before[at], clusters), clusters);
-        assert_int_equal(s->before[at] + first, tile);
-        for (int32_t i = first; i < rows * cols; i += clusters) {
-            const dgi_tile place = dgi_tile_at(i, rows, cols, band);
-            assert_in_range(place.row, 0, rows - 1);
-            assert_in_range(place.col, 0, cols - 1);
-            assert_int_equal(seen[s->before[at] + place.row * cols + place.col]++, 0);
-            work += cost(p);
-            const int32_t height = p->m - place.row * TILE_M;
-            *cycles +=
-                dgi_sm90_grouped_tile_cycles(&kernel, height < TILE_M ? height : TILE_M, p->k);
+    const dgi_product_size *size = &p->products[p->s->turns[rank].product];
+    const dgi_product_work *work = &p->s->work[rank];
+    const int32_t rows = dgi_tile_rows(size->m, TILE_M);
+    const int32_t cols = (size->n + CLUSTER_N - 1) / CLUSTER_N;
+    const dgi_tile place = dgi_tile_at(
+        index, rows, cols, dgi_band(rows, rows * cols, p->s->clusters, TILE_M, CLUSTER_N));
+    assert_in_range(index, 0, rows * cols - 1);
+    assert_in_range(place.row, 0, rows - 1);
+    assert_in_range(place.col, 0, cols - 1);
+    const int32_t tile = p->first[rank] + place.row * cols + place.col;
+    assert_int_equal(p->stages[tile], begin);
+    assert_int_equal(p->parts[tile], part);
+    p->stages[tile] = end;
+    p->parts[tile]++;
+    if (parts > 1) {
+        assert_in_range(slot, 0, dgi_slots(p->s->clusters) - parts);
+        assert_in_range(end - begin, dgi_piece(work->stages), work->stages);
+        for (int32_t i = 0; i < parts; i++) { /* no other tile's parts lie there */
+            assert_true(p->count[slot + i] == 0 || p->at[slot + i] == tile);
+            p->count[slot + i] = parts;
+            p->at[slot + i] = tile;
         }
-        tile = dgi_next_tile(tile, s->before[at + 1], clusters);
-        at++;
+    }
+    const int32_t height = size->m - place.row * TILE_M;
+    const double share = work->stages == 0 ? 1.0 : (double)(end - begin) / work->stages;
+    p->work += (int64_t)(end - begin) * work->stage;
+    if (end == work->stages) {
+        assert_int_equal(part, parts - 1);
+        p->work += work->tile - (int64_t)work->stages * work->stage;
+    }
+    p->cycles +=
+        share * dgi_sm90_grouped_tile_cycles(&kernel, height < TILE_M ? height : TILE_M, size->k);
+}
+
+/* What cluster `cluster` does, as product_walk does it. */
+static void walk(progress *p, int32_t cluster)
+{
+    const dgi_schedule *s = p->s;
+    const dgi_cut *from = &s->cuts[cluster], *to = from + 1;
+    const bool none = from->rank == to->rank && from->tile == to->tile && from->stage == to->stage;
+    p->work = 0;
+    p->cycles = 0.0;
+    for (int32_t rank = from->rank; !none && rank <= to->rank; rank++) {
+        const int32_t first = rank == from->rank ? from->tile : 0;
+        const int32_t last = rank == to->rank ? to->tile : s->turns[rank].tiles;
+        const bool is_cut = rank == to->rank && to->stage > 0;
+        for (int32_t i = first; i < last + is_cut; i++) {
+            const bool head = rank == from->rank && i == first && from->stage > 0;
+            const bool tail = is_cut && i == last;
+            const int32_t begin = head ? from->stage : 0;
+            const int32_t end = tail ? to->stage : s->work[rank].stages;
+            if (head)
+                compute(p, rank, i, begin, end, from->part, from->parts, from->slot);
+            else if (tail)
+                compute(p, rank, i, begin, end, to->part - 1, to->parts, to->slot);
+            else
+                compute(p, rank, i, begin, end, 0, 1, 0);
+        }
+    }
+    int32_t tile = cluster;
+    for (int32_t rank = 0; rank < s->count; rank++) {
+        const dgi_turn *turn = &s->turns[rank];
+        for (; tile < turn->end; tile = dgi_next_tile(tile, tile + 1, s->clusters))
+            compute(p, rank, tile - turn->offset, 0, s->work[rank].stages, 0, 1, 0);
     }
 }
 
-/* The planner's account of the schedule, for its explanation, is what the walk over it finds. */
-static void check_account(const product *products, int32_t count, int32_t clusters, double busiest,
-                          double idlest)
+/* Each tile once, or each of its parts, and the bounds that grouped_schedule.h states. */
+static void check_plan(const dgi_product_size *products, int32_t count, int32_t clusters,
+                       bool may_cut, int *stretched)
 {
-    dgi_product_size sizes[MOST];
-    dgi_balance balance;
+    const dgi_rates rates = dgi_sm90_rates(&kernel);
+    dgi_schedule s;
+    assert_ok(dgi_schedule_make(&s, &rates, products, count, clusters, may_cut));
+    progress p = {.products = products, .s = &s};
+    int32_t tiles = 0;
+    int64_t all = 0, longest = 0, pieces = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const dgi_product_work *w = &s.work[i];
+        const int64_t moved = 2 * (int64_t)dgi_piece(w->stages) * w->stage + rates.tile;
+        p.first[i] = tiles;
+        tiles += w->tiles;
+        all += (int64_t)w->tiles * w->tile;
+        longest = w->tiles > 0 && w->tile > longest ? w->tile : longest;
+        pieces = w->tiles > 0 && moved > pieces ? moved : pieces;
+    }
+    p.stages = calloc((size_t)tiles + 1, sizeof *p.stages);
+    p.parts = calloc((size_t)tiles + 1, sizeof *p.parts);
+    assert_true(p.stages != NULL && p.parts != NULL);
+    const bool stretch = s.cuts[clusters].rank > 0 || s.cuts[clusters].tile > 0;
+    int64_t busiest = 0, idlest = INT64_MAX;
+    double most = 0.0, least = INFINITY;
+    for (int32_t i = 0; i < clusters; i++) {
+        walk(&p, i);
+        most = fmax(most, p.cycles);
+        least = fmin(least, p.cycles);
+        busiest = p.work > busiest ? p.work : busiest;
+        idlest = p.work < idlest ? p.work : idlest;
+    }
     for (int32_t i = 0; i < count; i++)
-        sizes[i] = (dgi_product_size){products[i].m, products[i].n, products[i].k};
-    assert_ok(dgi_sm90_balance(&kernel, sizes, count, 2 * clusters, &balance));
-    assert_float_equal(balance.busiest, busiest, 0.5);
-    assert_float_equal(balance.idlest, idlest, 0.5);
+        for (int32_t j = 0; j < s.work[i].tiles; j++) {
+            assert_int_equal(p.stages[p.first[i] + j], s.work[i].stages);
+            assert_in_range(p.parts[p.first[i] + j], 1, may_cut ? clusters : 1);
+        }
+    const int64_t mean = all / clusters, rounding = 1;
+    if (busiest - idlest > (stretch ? 2 * pieces : longest))
+        fail_msg("the busiest of %d clusters has %lld, the idlest %lld, the longest tile %lld",
+                 clusters, (long long)busiest, (long long)idlest, (long long)longest);
+    if (may_cut && busiest > mean + rounding + (stretch ? pieces : rates.cut))
+        fail_msg("the busiest of %d clusters has %lld, the mean is %lld", clusters,
+                 (long long)busiest, (long long)mean);
+    /* The planner's account, for its explanation, is what the walk finds. */
+    dgi_balance balance;
+    assert_ok(dgi_sm90_balance(&kernel, products, count, 2 * clusters, may_cut, &balance));
+    assert_float_equal(balance.busiest, most, 0.5);
+    assert_float_equal(balance.idlest, least, 0.5);
     assert_true(balance.mean >= balance.idlest * (1 - 1e-9)); /* a sum of rounded shares */
     assert_true(balance.mean <= balance.busiest * (1 + 1e-9));
+    assert_int_equal(balance.tiles, tiles);
+    *stretched += stretch;
+    free(p.stages);
+    free(p.parts);
+    dgi_schedule_release(&s);
 }
 
 static void each_tile_once_and_balanced(void **state)
 {
     (void)state;
     rng r = rng_new(1);
+    int stretched = 0, never = 0;
     for (int round = 0; round < 10000; round++) {
-        product products[MOST];
-        const int32_t count = (int32_t)rng_range(&r, 0, MOST);
+        dgi_product_size products[MOST];
+        const int32_t count = random_products(&r, products);
         const int32_t clusters = (int32_t)rng_range(&r, 1, 66);
-        int64_t longest = 0;
-        for (int32_t i = 0; i < count; i++) {
-            products[i].m = rng_chance(&r, 0.2) ? 0 : (int32_t)rng_range(&r, 1, 1500);
-            products[i].n = rng_chance(&r, 0.1) ? 0 : (int32_t)rng_range(&r, 1, 3000);
-            products[i].k = (int32_t)rng_range(&r, 0, 8192);
-            if (products[i].m != 0 && products[i].n != 0 && cost(&products[i]) > longest)
-                longest = cost(&products[i]);
-        }
-        const schedule s = schedule_of(products, count);
-        char *seen = calloc((size_t)s.before[count] + 1, 1);
-        assert_non_null(seen);
-        int64_t busiest = 0, idlest = INT64_MAX;
-        double most = 0.0, least = INFINITY, cycles;
-        for (int32_t i = 0; i < clusters; i++) {
-            const int64_t work = walk(&s, i, clusters, seen, &cycles);
-            assert_true(cycles <= (double)work * CYCLES); /* rows that are not there cost nothing */
-            most = cycles > most ? cycles : most;
-            least = cycles < least ? cycles : least;
-            busiest = work > busiest ? work : busiest;
-            idlest = work < idlest ? work : idlest;
-        }
-        for (int32_t i = 0; i < s.before[count]; i++)
-            assert_int_equal(seen[i], 1);
-        if (busiest - idlest > longest)
-            fail_msg("the busiest of %d clusters has %lld, the idlest %lld, the longest tile %lld",
-                     clusters, (long long)busiest, (long long)idlest, (long long)longest);
-        check_account(products, count, clusters, most, least);
-        free(seen);
+        check_plan(products, count, clusters, true, &stretched);
+        check_plan(products, count, clusters, false, &never);
     }
+    assert_in_range(stretched, 2000, 9000); /* of 10000; both kinds are well tried */
+    assert_int_equal(never, 0);
 }
 
 /* What the sizes of each form mean; tests/api/ compares results, this is what explanations count.

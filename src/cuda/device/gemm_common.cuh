@@ -4,7 +4,6 @@
  * of stages, and the walk over the tiles of D. gemm_dense.cu says what the build sets.
  */
 #pragma once
-#include "../../core/grouped_schedule.h"
 #include "../../core/tile_order.h"
 #include "epilogue.cuh"
 #include "gemm_args.h"
@@ -138,29 +137,46 @@ using factor_place = ring_place<DGI_FACTOR_SETS>;
 
 /* ---- the tiles of this CTA ----------------------------------------------------------- */
 
-/* Walks over the tiles of D that this CTA computes, in the same order for every role. */
-struct tile_walk {
-    const dgi_gemm_args &args;
-    int32_t index, m0 = 0, n0 = 0;
-
-    __device__ __forceinline__ explicit tile_walk(const dgi_gemm_args &arguments)
-        : args(arguments), index(dgi_first_tile(blockIdx.x / CLUSTER, arguments.first_cluster,
-                                                gridDim.x / CLUSTER))
-    {
-    }
-    __device__ __forceinline__ bool next()
-    {
-        if (index >= args.tile_rows * args.tile_cols)
-            return false;
-        dgi_tile tile = dgi_tile_at(index, args.tile_rows, args.tile_cols, args.band);
-        m0 = tile.row * TILE_M;
-        n0 = (tile.col * CLUSTER + (CLUSTER == 1 ? 0 : cluster_rank())) * TILE_N;
-        index += gridDim.x / CLUSTER;
-        return true;
-    }
-};
-
 __device__ __forceinline__ int32_t stage_count(const dgi_gemm_args &args)
 {
     return (args.k + TILE_K - 1) / TILE_K;
 }
+
+/*
+ * Walks over the tiles of D that this CTA computes, in the same order for every role. RAGGED, in
+ * grouped kernels: those of args.range, of each the stages from `begin` to `end`.
+ */
+template <bool RAGGED> struct tile_walk {
+    const dgi_gemm_args &args;
+    int32_t index, m0 = 0, n0 = 0, begin = 0, end;
+
+    __device__ __forceinline__ explicit tile_walk(const dgi_gemm_args &arguments)
+        : args(arguments), index(RAGGED ? arguments.range.first : blockIdx.x / CLUSTER),
+          end(stage_count(arguments))
+    {
+    }
+    __device__ __forceinline__ bool next()
+    {
+        if (index >= (RAGGED ? args.range.end : args.tile_rows * args.tile_cols))
+            return false;
+        dgi_tile tile = dgi_tile_at(index, args.tile_rows, args.tile_cols, args.band);
+        m0 = tile.row * TILE_M;
+        n0 = (tile.col * CLUSTER + (CLUSTER == 1 ? 0 : cluster_rank())) * TILE_N;
+        if (RAGGED) {
+            begin = index == args.range.first ? args.range.begin_stage : 0;
+            end = min(stage_count(args),
+                      index == args.range.end - 1 ? args.range.end_stage : INT32_MAX);
+        }
+        index += RAGGED ? args.range.step : gridDim.x / CLUSTER;
+        return true;
+    }
+    /* Whether only a part of the tile's K is computed here. */
+    __device__ __forceinline__ bool is_part() const
+    {
+        return RAGGED && (begin > 0 || end < stage_count(args));
+    }
+    __device__ __forceinline__ const dgi_tile_part &part() const
+    {
+        return begin > 0 ? args.range.head : args.range.tail;
+    }
+};

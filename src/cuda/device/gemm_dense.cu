@@ -34,7 +34,7 @@
  */
 __device__ __forceinline__ void fetch_weights(const dgi_gemm_product &product)
 {
-    tile_walk tile(product.args);
+    tile_walk<false> tile(product.args);
     if (!tile.next())
         return;
     const weight_tile b(product.maps, product.args, tile.n0);
@@ -76,19 +76,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (role == 0)
             feed_tiles<false>(maps, args, shared, place);
         else if (role == 1)
-            feed_factors(args, shared, set);
+            feed_factors<false>(args, shared, set);
         else if (ROWS > 1)
             feed_products(args, shared, place, turn);
         else if (FEW_B_SCALES && args.copy_scales) {
             if (role == 2)
                 feed_scales_b(args, shared, place);
         } else if (SPAN != 0)
-            feed_scales(args, shared, place, turn);
+            feed_scales<false>(args, shared, place, turn);
     } else {
         registers_take<MATH_REGISTERS>();
         stage_place place;
         factor_place set;
-        multiply_tiles<false>(maps, args, shared, warp / 4, place, set);
+        multiply_tiles<false>(maps, args, shared, warp / 4, place, set, {});
         if (threadIdx.x % 32 == 0)
             copy_out_wait();
     }

@@ -58,14 +58,13 @@ __device__ __forceinline__ void feed_tiles(const dgi_gemm_maps &maps, const dgi_
 {
     constexpr int BOX = RAGGED ? DGI_RAGGED_BOX : TILE_M / CLUSTER; /* rows of A */
     const uint32_t scale_bytes = args.copy_scales ? PARTS * TILE_M * 4 : 0;
-    const int32_t stages = stage_count(args);
     const uint64_t policy = read_once_policy(); /* tiles of the same columns run side by side */
-    for (tile_walk tile(args); tile.next();) {
+    for (tile_walk<RAGGED> tile(args); tile.next();) {
         const weight_tile b(maps, args, tile.n0);
         const int boxes = RAGGED ? (min(TILE_M, args.m - tile.m0) + BOX - 1) / BOX : CLUSTER;
         const int32_t row = args.a_row + tile.m0;
         const uint32_t bytes = boxes * BOX * TILE_K + b.bytes + scale_bytes;
-        for (int32_t i = 0; i < stages; i++, place.advance()) {
+        for (int32_t i = tile.begin; i < tile.end; i++, place.advance()) {
             const uint32_t full = shared.full(place.at), a = shared.a(place.at);
             mbarrier_wait(shared.empty(place.at), place.parity ^ 1);
             if (threadIdx.x % 32 != 0)
@@ -104,8 +103,8 @@ __device__ __forceinline__ int32_t scale_column(const dgi_device_scale &scale,
  * loads one scale of A or B of the stage, and multiplies two pairs of them.
  */
 __device__ __forceinline__ void feed_products(const dgi_gemm_args &args,
-                                              const shared_memory &shared,
-                                              stage_place &place, uint32_t &turn)
+                                              const shared_memory &shared, stage_place &place,
+                                              uint32_t &turn)
 {
     constexpr int BLOCKS = TILE_M / (ROWS > 1 ? ROWS : TILE_M), EACH = 32 / PARTS; /* of a part */
     static_assert(ROWS == 1 || (BLOCKS + SPANS == EACH && BLOCKS * SPANS == 2 * EACH),
@@ -116,7 +115,7 @@ __device__ __forceinline__ void feed_products(const dgi_gemm_args &args,
     const int32_t stages = stage_count(args);
     const bool is_a = i < BLOCKS;
     const dgi_device_scale &scale = is_a ? args.scale_a : args.scale_b;
-    for (tile_walk tile(args); tile.next();) {
+    for (tile_walk<false> tile(args); tile.next();) {
         const scale_rows<1> row(scale, is_a ? tile.m0 + i * ROWS : tile.n0 + (i - BLOCKS) * SPAN, 0,
                                 (is_a ? args.m : args.n) - 1);
         for (int32_t stage = 0; stage < stages; stage++, place.advance()) {
@@ -146,15 +145,14 @@ constexpr bool FEW_B_SCALES = SPAN != 0 && B_SCALES <= 4;
  * scale, the warp those of several stages at once, and the next ones while it hands these out.
  */
 __device__ __forceinline__ void feed_scales_b(const dgi_gemm_args &args,
-                                              const shared_memory &shared,
-                                              stage_place &place)
+                                              const shared_memory &shared, stage_place &place)
 {
     constexpr int AT_ONCE = FEW_B_SCALES ? 32 / B_SCALES : 1; /* stages */
     const dgi_device_scale &b = args.scale_b;
     const int lane = threadIdx.x % 32, ahead = lane / B_SCALES;
     const int part = lane % B_SCALES / SPANS, span = lane % SPANS;
     const int32_t stages = stage_count(args);
-    for (tile_walk tile(args); tile.next();) {
+    for (tile_walk<false> tile(args); tile.next();) {
         const scale_rows<1> row(b, tile.n0 + span * SPAN, 0, args.n - 1);
         float next[1];
         row.load(b, scale_column(b, args, ahead * PARTS + part), next);
@@ -179,6 +177,7 @@ __device__ __forceinline__ void feed_scales_b(const dgi_gemm_args &args,
  * the copy engine does. Rows, columns and parts of K outside the operands get the nearest
  * scale that exists; their codes are 0.
  */
+template <bool RAGGED>
 __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const shared_memory &shared,
                                             stage_place &place, uint32_t &turn)
 {
@@ -186,11 +185,10 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
     constexpr int CHUNK = (PARTS + 1) / 2; /* parts loaded at a time: what registers allow */
     const dgi_device_scale &a = args.scale_a, &b = args.scale_b;
     const int lane = threadIdx.x % 32;
-    const int32_t stages = stage_count(args);
-    for (tile_walk tile(args); tile.next();) {
+    for (tile_walk<RAGGED> tile(args); tile.next();) {
         const scale_rows<A_COUNT> a_rows(a, tile.m0 + lane, 32, args.m - 1);
         const scale_rows<B_COUNT> b_rows(b, tile.n0 + lane % SPANS * SPAN, 32 * SPAN, args.n - 1);
-        for (int32_t i = 0; i < stages; i++, place.advance()) {
+        for (int32_t i = tile.begin; i < tile.end; i++, place.advance()) {
             if (turn++ % 2 != 0)
                 continue;
 #pragma unroll
@@ -228,6 +226,7 @@ __device__ __forceinline__ void feed_scales(const dgi_gemm_args &args, const sha
 }
 
 /* One warp: gathers what the epilogue of each tile multiplies by and adds. */
+template <bool RAGGED>
 __device__ __forceinline__ void feed_factors(const dgi_gemm_args &args, const shared_memory &shared,
                                              factor_place &place)
 {
@@ -238,7 +237,7 @@ __device__ __forceinline__ void feed_factors(const dgi_gemm_args &args, const sh
     const bool scaled = SPAN == 0 && args.k > 0; /* without K there may be no scales */
     if (!args.factors)
         return;
-    for (tile_walk tile(args); tile.next(); place.advance()) {
+    for (tile_walk<RAGGED> tile(args); tile.next(); place.advance()) {
         float row_factors[A_COUNT], col_factors[B_COUNT], bias[B_COUNT];
         int32_t cols[B_COUNT];
 #pragma unroll

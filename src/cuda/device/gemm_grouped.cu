@@ -4,8 +4,8 @@
  * product after another. The rings and barriers go on from product to product, so a cluster's next
  * product is being loaded while it finishes the last one.
  *
- * The products are records that grouped_setup has left in device memory, or groups of rows, whose
- * sizes every warp adds up itself.
+ * The products are records that grouped_setup has left in device memory with a schedule, or groups
+ * of rows, whose sizes every warp adds up itself.
  */
 #include "gemm_feed.cuh"
 #include "gemm_multiply.cuh"
@@ -16,24 +16,81 @@ constexpr int SHARED_BYTES =
     DGI_SHARED_BYTES(TILE_M, TILE_N, GROUPS, STAGES, PROMOTE_K, SPAN, ROWS);
 static_assert(SHARED_BYTES + DGI_WARP_WALKS_BYTES(GROUPS) <= DGI_SHARED_LIMIT, "both fit");
 
-/* Walks over the products of which this cluster computes tiles, in one order for every role. */
+/*
+ * Walks over the products of which this cluster computes tiles, in one order for every role, and
+ * leaves in now.args.range which tiles these are.
+ */
 struct product_walk {
     const dgi_grouped_args &all;
     dgi_warp_walk &now;
+    const int32_t cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
 
     __device__ __forceinline__ product_walk(const dgi_grouped_args &arguments,
                                             dgi_warp_walk &memory)
         : all(arguments), now(memory)
     {
         const int lane = threadIdx.x % 32;
-        now.tile = blockIdx.x / CLUSTER;
+        now.tile = cluster;
         now.batch = -32;
         now.end[lane] = now.first[lane] = now.rows[lane] = 0;
         if (all.records == nullptr)
             copy(all.like);
+        else
+            now.rank = first_of_stretch();
         __syncwarp();
     }
     __device__ __forceinline__ bool next()
+    {
+        return (all.records != nullptr && next_of_stretch()) || next_in_turn();
+    }
+
+  private:
+    __device__ __forceinline__ void copy(const dgi_gemm_product &from)
+    {
+        for (int i = threadIdx.x % 32; i < (int)(sizeof now.args / sizeof(uint64_t)); i += 32)
+            ((uint64_t *)&now.args)[i] = ((const uint64_t *)&from.args)[i];
+        now.maps = &from.maps;
+        __syncwarp();
+    }
+    /* A product whose operands cannot be read has no rows of tiles. */
+    __device__ __forceinline__ void take_range(int32_t first, int32_t end, int32_t step)
+    {
+        dgi_tile_range &range = now.args.range;
+        range.first = first;
+        range.end = now.args.tile_rows == 0 ? 0 : end;
+        range.step = step;
+        range.begin_stage = 0;
+        range.end_stage = INT32_MAX;
+    }
+    __device__ __forceinline__ int32_t first_of_stretch() const
+    {
+        const dgi_cut &from = all.schedule.cuts[cluster], &to = all.schedule.cuts[cluster + 1];
+        const bool none = from.rank == to.rank && from.tile == to.tile && from.stage == to.stage;
+        return none ? INT32_MAX : from.rank;
+    }
+    __device__ __forceinline__ bool next_of_stretch()
+    {
+        const int32_t rank = now.rank;
+        if (rank == INT32_MAX)
+            return false;
+        const dgi_cut &from = all.schedule.cuts[cluster], &to = all.schedule.cuts[cluster + 1];
+        const bool is_first = rank == from.rank, is_last = rank == to.rank;
+        const dgi_turn &turn = all.schedule.turns[rank];
+        __syncwarp(); /* no lane reads the last product any more */
+        copy(all.records[is_first ? from.product : turn.product].gemm);
+        take_range(is_first ? from.tile : 0, is_last ? to.tile + (to.stage > 0) : turn.tiles, 1);
+        dgi_tile_range &range = now.args.range;
+        if (is_first)
+            range.begin_stage = from.stage;
+        if (is_last && to.stage > 0)
+            range.end_stage = to.stage;
+        range.head = {from.part, from.parts, from.slot};
+        range.tail = {to.part - 1, to.parts, to.slot};
+        now.rank = is_last ? INT32_MAX : rank + 1;
+        __syncwarp();
+        return true;
+    }
+    __device__ __forceinline__ bool next_in_turn()
     {
         const int32_t tile = now.tile;
         int32_t batch = now.batch;
@@ -49,27 +106,29 @@ struct product_walk {
         }
         const int lane = __ffs(found) - 1;
         if (all.records != nullptr)
-            copy(all.records[batch + lane].gemm);
+            take_record(lane, tile);
         else
-            take_group(batch, lane);
+            take_group(batch, lane, tile);
         now.batch = batch;
-        now.tile = dgi_next_tile(tile, now.end[lane], gridDim.x / CLUSTER);
+        now.tile = dgi_next_tile(tile, now.end[lane], clusters);
         __syncwarp();
         return true;
-    }
-
-  private:
-    __device__ __forceinline__ void copy(const dgi_gemm_product &from)
-    {
-        for (int i = threadIdx.x % 32; i < (int)(sizeof now.args / sizeof(uint64_t)); i += 32)
-            ((uint64_t *)&now.args)[i] = ((const uint64_t *)&from.args)[i];
-        now.maps = &from.maps;
     }
     __device__ __forceinline__ void look_at_records(int32_t batch)
     {
         const int lane = threadIdx.x % 32;
-        now.end[lane] = batch + lane < all.groups.count ? all.before[batch + lane + 1] : 0;
+        dgi_turn turn = {0, 0, 0, 0};
+        if (batch + lane < all.groups.count)
+            turn = all.schedule.turns[batch + lane];
+        now.end[lane] = turn.end;
+        now.first[lane] = turn.offset;
+        now.rows[lane] = turn.product;
         __syncwarp();
+    }
+    __device__ __forceinline__ void take_record(int lane, int32_t tile)
+    {
+        copy(all.records[now.rows[lane]].gemm);
+        take_range(tile - now.first[lane], now.end[lane] - now.first[lane], clusters);
     }
     __device__ __forceinline__ void look_at_groups(int32_t batch)
     {
@@ -82,17 +141,16 @@ struct product_walk {
         __syncwarp();
     }
     /* All lanes do the same. */
-    __device__ __forceinline__ void take_group(int32_t batch, int lane)
+    __device__ __forceinline__ void take_group(int32_t batch, int lane, int32_t tile)
     {
         dgi_gemm_args &args = now.args;
         const int32_t group = batch + lane, first = now.first[lane], rows = now.rows[lane];
-        const int32_t clusters = gridDim.x / CLUSTER;
         const int32_t tile_rows = dgi_tile_rows(rows, TILE_M);
         const int32_t tiles = tile_rows * all.like.args.tile_cols;
         args.m = rows;
         args.tile_rows = tile_rows;
         args.band = dgi_band(tile_rows, tiles, clusters, TILE_M, TILE_N * CLUSTER);
-        args.first_cluster = dgi_first_cluster(now.end[lane] - tiles, clusters);
+        take_range(tile - (now.end[lane] - tiles), tiles, clusters);
         args.a_row = all.groups.grouping == DGI_DEVICE_MASKED ? group * all.like.args.m : first;
         args.d_row = args.a_row;
         args.b_row = group * all.like.args.n;
@@ -113,9 +171,9 @@ __device__ __forceinline__ void feed(product_walk &walk, const shared_memory &sh
             }
             feed_tiles<true>(*walk.now.maps, walk.now.args, shared, place);
         } else if (role == 1) {
-            feed_factors(walk.now.args, shared, set);
+            feed_factors<true>(walk.now.args, shared, set);
         } else if (SPAN != 0) {
-            feed_scales(walk.now.args, shared, place, turn);
+            feed_scales<true>(walk.now.args, shared, place, turn);
         }
     }
 }
@@ -123,6 +181,7 @@ __device__ __forceinline__ void feed(product_walk &walk, const shared_memory &sh
 __device__ __forceinline__ void multiply_all(product_walk &walk, const shared_memory &shared,
                                              int group)
 {
+    const part_memory parts = {walk.all.schedule.arrivals, (float4 *)walk.all.schedule.slots};
     stage_place place;
     factor_place set;
     while (walk.next()) {
@@ -133,7 +192,7 @@ __device__ __forceinline__ void multiply_all(product_walk &walk, const shared_me
         } else if (walk.all.records != nullptr) {
             tensor_map_acquire(&walk.now.maps->d);
         }
-        multiply_tiles<true>(*walk.now.maps, walk.now.args, shared, group, place, set);
+        multiply_tiles<true>(*walk.now.maps, walk.now.args, shared, group, place, set, parts);
     }
     if (threadIdx.x % 32 == 0)
         copy_out_wait();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The math warpgroups of the GEMM kernel: wgmma, promotion to FP32, and the way to the epilogue. */
 #pragma once
-#include "gemm_common.cuh"
+#include "gemm_parts.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -19,8 +19,6 @@ __device__ __forceinline__ void release_stage(const shared_memory &shared, int s
         mbarrier_arrive_cluster(shared.empty(stage), lane);
     }
 }
-
-using accumulators = float[TILE_N / 2];
 
 /* A warpgroup's first rows of A, and all of B, in stage 0. */
 struct operands {
@@ -92,18 +90,19 @@ __device__ __forceinline__ void promote(accumulators &sum, const accumulators &p
 }
 
 /*
- * One stage with promotion. The stage is a sequence of units, each 64 rows times one part of K;
- * with two partial sums, a unit is promoted while the tensor cores work on the next one. All are
- * finished on return: partial sums in flight across a loop's back edge make the compiler wait
- * after every wgmma (its message C7514). Returns whether the stage at `next` is full already, which
- * costs nothing to ask while the last wgmmas run.
+ * One stage with promotion, of a warpgroup's first `Waves` blocks of 64 rows. The stage is a
+ * sequence of units, each 64 rows times one part of K; with two partial sums, a unit is promoted
+ * while the tensor cores work on the next one. All are finished on return: partial sums in flight
+ * across a loop's back edge make the compiler wait after every wgmma (its message C7514). Returns
+ * whether the stage at `next` is full already, which costs nothing to ask while the last wgmmas
+ * run.
  */
-__device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
-                                                  const shared_memory &shared,
-                                                  const operands &first, int stage,
-                                                  const stage_place &next, int first_row)
+template <int Waves>
+__device__ __forceinline__ bool
+multiply_promoted(accumulators (&sum)[WAVES], const shared_memory &shared, const operands &first,
+                  int stage, const stage_place &next, int first_row)
 {
-    constexpr int UNITS = WAVES * PARTS;
+    constexpr int UNITS = Waves * PARTS;
     const uint64_t a = first.a + (uint32_t)(stage * (STAGE_BYTES / 16));
     const uint64_t b = first.b + (uint32_t)(stage * (STAGE_BYTES / 16));
     const int row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
@@ -144,6 +143,22 @@ __device__ __forceinline__ bool multiply_promoted(accumulators (&sum)[WAVES],
     return next_full;
 }
 
+/* All stages with promotion. */
+template <int Waves>
+__device__ __forceinline__ void
+multiply_promoting(accumulators (&sum)[WAVES], const shared_memory &shared, const operands &first,
+                   stage_place &place, int32_t stages, int first_row)
+{
+    bool full = false;
+    for (int32_t i = 0; i < stages; i++) {
+        if (!full)
+            mbarrier_wait(shared.full(place.at), place.parity);
+        const int stage = place.at;
+        place.advance();
+        full = multiply_promoted<Waves>(sum, shared, first, stage, place, first_row);
+    }
+}
+
 /* All stages without promotion: the next stage's wgmmas are issued before this one's have ended. */
 __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
                                                   const shared_memory &shared,
@@ -177,9 +192,18 @@ __device__ __forceinline__ void multiply_straight(accumulators (&sum)[WAVES],
         wgmma_pin(sum[wave]);
 }
 
+/* The warp has no more use for the epilogue's factors of a tile. */
+__device__ __forceinline__ void release_factors(const shared_memory &shared, factor_place &set)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(shared.factors_empty(set.at));
+    set.advance();
+}
+
 /*
- * A warpgroup whose rows of a tile all lie behind the last row of D computes nothing, and leaves the
- * tensor cores to the others. It passes on what it does not read.
+ * A warpgroup whose rows of a tile all lie behind the last row of D computes nothing, and leaves
+ * the tensor cores to the others. It passes on what it does not read.
  */
 __device__ __forceinline__ void skip_tile(const dgi_gemm_args &args, const shared_memory &shared,
                                           int32_t stages, stage_place &place, factor_place &set)
@@ -192,28 +216,26 @@ __device__ __forceinline__ void skip_tile(const dgi_gemm_args &args, const share
     if (!args.factors)
         return;
     mbarrier_wait(shared.factors_full(set.at), set.parity);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(shared.factors_empty(set.at));
-    set.advance();
+    release_factors(shared, set);
 }
 
 /*
  * One warpgroup: its rows of each tile, from the first stage to the result in D. RAGGED: tiles are
- * so often cut off below that rows which do not exist are worth a test; D's map may go on there.
+ * so often cut off below that rows which do not exist are worth a test; D's map may go on there;
+ * and of a tile this may be a part of K, whose sums go to `parts`.
  */
 template <bool RAGGED>
-__device__ __forceinline__ void multiply_tiles(const dgi_gemm_maps &maps, const dgi_gemm_args &args,
-                                               const shared_memory &shared, int group,
-                                               stage_place &place, factor_place &set)
+__device__ __forceinline__ void
+multiply_tiles(const dgi_gemm_maps &maps, const dgi_gemm_args &args, const shared_memory &shared,
+               int group, stage_place &place, factor_place &set, const part_memory &parts)
 {
     const int first_row = group * WAVES * 64;
-    const int32_t stages = stage_count(args);
     const operands first = {wgmma_descriptor(shared.a(0) + first_row * TILE_K),
                             wgmma_descriptor(shared.b(0))};
     const int warp_row = first_row + threadIdx.x % 128 / 32 * 16;
     const uint32_t panels = shared.panels + threadIdx.x / 32 * PANELS * DGI_PANEL_BYTES;
-    for (tile_walk tile(args); tile.next();) {
+    for (tile_walk<RAGGED> tile(args); tile.next();) {
+        const int32_t stages = tile.end - tile.begin;
         if (RAGGED && GROUPS > 1 && tile.m0 + first_row >= args.m) {
             skip_tile(args, shared, stages, place, set);
             continue;
@@ -224,36 +246,27 @@ __device__ __forceinline__ void multiply_tiles(const dgi_gemm_maps &maps, const 
 #pragma unroll
             for (int i = 0; i < TILE_N / 2; i++)
                 sum[wave][i] = 0.0f;
-        if (PROMOTE_K == 0) {
+        if (PROMOTE_K == 0)
             multiply_straight(sum, shared, first, place, stages);
-        } else {
-            bool full = false;
-            for (int32_t i = 0; i < stages; i++) {
-                if (!full)
-                    mbarrier_wait(shared.full(place.at), place.parity);
-                const int stage = place.at;
-                place.advance();
-                full = multiply_promoted(sum, shared, first, stage, place, first_row);
-            }
-        }
+        else if (RAGGED && WAVES > 1 && tile.m0 + first_row + 64 >= args.m)
+            multiply_promoting<1>(sum, shared, first, place, stages, first_row);
+        else
+            multiply_promoting<WAVES>(sum, shared, first, place, stages, first_row);
         const float *row_factors = shared.factors + set.at * FACTORS;
         const tile_factors factors = {row_factors, row_factors + TILE_M,
                                       row_factors + TILE_M + TILE_N};
         if (args.factors)
             mbarrier_wait(shared.factors_full(set.at), set.parity);
+        if (!tile.is_part() || join_parts(sum, tile.part(), parts)) {
 #pragma unroll
-        for (int wave = 0; wave < WAVES; wave++) {
-            if (args.factors)
-                scale_and_add(sum[wave], factors, warp_row + wave * 64);
-            store_rows<PANELS, WAVES, RAGGED>(sum[wave], maps.d, args,
-                                              tile.m0 + warp_row + wave * 64, tile.n0, wave,
-                                              panels);
+            for (int wave = 0; wave < WAVES; wave++) {
+                if (args.factors)
+                    scale_and_add(sum[wave], factors, warp_row + wave * 64);
+                store_rows<PANELS, WAVES, RAGGED>(
+                    sum[wave], maps.d, args, tile.m0 + warp_row + wave * 64, tile.n0, wave, panels);
+            }
         }
-        if (args.factors) {
-            __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                mbarrier_arrive(shared.factors_empty(set.at));
-            set.advance();
-        }
+        if (args.factors)
+            release_factors(shared, set);
     }
 }

@@ -8,10 +8,12 @@
 #ifndef DGI_GROUPED_ARGS_H
 #define DGI_GROUPED_ARGS_H
 
-#include "../../core/host_device.h"
+#include "../../core/grouped_schedule.h"
 #include "gemm_args.h"
 
 enum { DGI_MOST_PRODUCTS = 1024 }; /* of one launch: a thread each in grouped_setup */
+enum { DGI_MOST_CLUSTERS = 160 };  /* of CTAs, which is more than any Hopper GPU has room for */
+enum { DGI_SETUP_RECORDS = 4 };    /* that a CTA of grouped_setup writes */
 
 /* Products of the launch that begins with product `first`. */
 static DGI_HOST_DEVICE int32_t dgi_products_from(int32_t count, int32_t first)
@@ -19,7 +21,7 @@ static DGI_HOST_DEVICE int32_t dgi_products_from(int32_t count, int32_t first)
     return count - first < DGI_MOST_PRODUCTS ? count - first : DGI_MOST_PRODUCTS;
 }
 
-/* A product as the GEMM kernel reads it, in the order of grouped_schedule.h. */
+/* A product as the GEMM kernel reads it. */
 typedef struct dgi_grouped_record {
     dgi_gemm_product gemm;
 } __attribute__((aligned(128))) dgi_grouped_record;
@@ -29,7 +31,7 @@ typedef struct dgi_grouped_product {
     dgi_gemm_product gemm; /* its maps have the boxes and types, and any place and sizes */
     const uint8_t *a, *b;
     int64_t lda, ldb;
-} dgi_grouped_product;
+} __attribute__((aligned(128))) dgi_grouped_product;
 
 typedef enum dgi_device_grouping { /* dg_grouping, and tables */
                                    DGI_DEVICE_BY_END = 0,
@@ -57,18 +59,27 @@ typedef struct dgi_device_groups {
     int64_t packed_scales;        /* bytes from there to their scales     */
 } dgi_device_groups;
 
+/* The schedule (grouped_schedule.h) in device memory, and room for the sums of cut tiles. */
+typedef struct dgi_device_schedule {
+    dgi_turn *turns;    /* one for each product, in the order of the schedule         */
+    dgi_cut *cuts;      /* one more than there are clusters                           */
+    uint32_t *arrivals; /* parts of a cut tile that are there, for each warp of a cluster */
+    float *slots;       /* sums of parts: accumulators as they lie. NULL: none is cut */
+} dgi_device_schedule;
+
 typedef struct dgi_grouped_setup_args {
     dgi_grouped_product like;      /* groups: the first one, at its largest      */
     dgi_device_groups groups;      /* tables: only how many                      */
     dgi_grouped_product *problems; /* tables: groups.count of them               */
     dgi_device_values values;      /* tables: changes them first                 */
     int32_t first;                 /* this launch: those from here, DGI_MOST_PRODUCTS at most */
-    int32_t tile_m, cluster_n, clusters;  /* a tile of a cluster, and how many clusters there are */
+    dgi_rates rates;
+    int32_t clusters, arrivals;           /* how many there are */
     int32_t scale_a_block, scale_b_block; /* groups along K: elements that share a scale, or 0 */
     int32_t scale_a_cols, scale_b_cols;
-    /* Written, each for all launches of a call: */
+    /* Written, for all launches of a call; the schedule for each its own: */
     dgi_grouped_record *records;
-    int32_t *before; /* see grouped_schedule.h; a launch's begins at dgi_before_place() */
+    dgi_device_schedule schedule;
     int32_t *ranges; /* each group's first row and end, or NULL */
 } dgi_grouped_setup_args;
 
@@ -92,10 +103,12 @@ typedef struct dgi_grouped_finish_args {
 typedef struct dgi_warp_walk {
     dgi_gemm_args args; /* of the product in work */
     const dgi_gemm_maps *maps;
-    int32_t tile;                /* the cluster's next, counted through all products */
-    int32_t batch;               /* the first of the 32                              */
-    int32_t end[32];             /* of each one's tiles                */
-    int32_t first[32], rows[32]; /* groups: of each one, in the whole A */
+    int32_t rank;    /* records: the next product of the cluster's stretch       */
+    int32_t tile;    /* the cluster's next in turn, counted through all products */
+    int32_t batch;   /* the first of the 32                                      */
+    int32_t end[32]; /* of each one's tiles                                      */
+    /* Groups: of each one, in the whole A; records: dgi_turn's offset and product. */
+    int32_t first[32], rows[32];
 } dgi_warp_walk;
 #define DGI_WARP_WALKS_BYTES(groups) (((groups) + 1) * 4 * (int)sizeof(dgi_warp_walk))
 
@@ -104,20 +117,7 @@ typedef struct dgi_grouped_args {
     dgi_gemm_product like; /* groups: the first one at its largest, with the maps of all */
     dgi_device_groups groups;
     const dgi_grouped_record *records; /* groups.count of them, or NULL */
-    const int32_t *before;
+    dgi_device_schedule schedule;      /* of records */
 } dgi_grouped_args;
-
-/*
- * Where the schedule of a launch lies among those of a call: behind one another, each with an entry
- * more than it has products. And how many entries there are in all.
- */
-static DGI_HOST_DEVICE int32_t dgi_before_place(int32_t first)
-{
-    return first + first / DGI_MOST_PRODUCTS;
-}
-static DGI_HOST_DEVICE int64_t dgi_before_count(int32_t products)
-{
-    return (int64_t)products + products / DGI_MOST_PRODUCTS + 1;
-}
 
 #endif
