@@ -42,6 +42,15 @@ static bool blocks_cover(const dg_scale *scale, int32_t step)
            (scale->block_cols % step == 0 && scale->col_phase % step == 0);
 }
 
+/*
+ * Rows of A that a kernel takes. Those for 64 also run with two tiles of tokens, which read the
+ * same B side by side; not with scales for each 32 of K, where a CTA fills a multiprocessor.
+ */
+static int32_t most_tokens(const dgi_decode_kernel *kernel)
+{
+    return kernel->tokens == 64 && kernel->scale_k != 32 ? 2 * kernel->tokens : kernel->tokens;
+}
+
 static refusal examine(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
 {
     const dg_scale *a = &gemm->scale_a, *b = &gemm->scale_b;
@@ -52,7 +61,7 @@ static refusal examine(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
     if (kernel->scale_k != 0 &&
         (!blocks_cover(a, kernel->scale_k) || !blocks_cover(b, kernel->scale_k)))
         return BLOCKS_K;
-    if (gemm->d.rows > kernel->tokens)
+    if (gemm->d.rows > most_tokens(kernel))
         return TOKENS;
     return gemm->d.cols > LARGEST_SIZE || gemm->a.cols > LARGEST_SIZE ? SIZES : NONE;
 }
@@ -79,7 +88,7 @@ static dg_status refuse(refusal why, const dgi_decode_kernel *kernel, const dg_g
                         b->col_phase);
     case TOKENS:
         return dgi_fail(DG_UNSUPPORTED_SHAPE, "M is %lld: %s takes up to %d", m, kernel->name,
-                        kernel->tokens);
+                        most_tokens(kernel));
     case SIZES:
         return dgi_fail(DG_UNSUPPORTED_SHAPE, "N and K are %lld and %lld: %s takes up to %lld each",
                         n, k, kernel->name, most);
@@ -104,21 +113,27 @@ static int32_t ceil_div(int64_t size, int64_t step)
     return (int32_t)((size + step - 1) / step);
 }
 
-/* Up to 64 tokens two fit on a multiprocessor. */
-int32_t dgi_decode_most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split)
+/*
+ * Up to 64 tokens two fit on a multiprocessor. With two tiles of tokens two there were slower,
+ * as both tiles read all of B out of L2.
+ */
+int32_t dgi_decode_most_ctas(int32_t tokens, int32_t units, int32_t split)
 {
-    const int32_t places = kernel->tokens > 64 ? units : 2 * units;
+    const int32_t places = tokens > 64 ? units : 2 * units;
     return split <= 2 ? places : (int32_t)(places * DGI_FEW_LARGE_CLUSTERS);
 }
 
 /* Cycles of the busiest CTA. */
 static double busiest(const dg_gemm *gemm, const dgi_decode_plan *plan, int32_t units)
 {
-    const double m = (double)gemm->d.rows;
+    const dgi_decode_kernel *kernel = &dgi_decode_kernels[plan->kernel];
+    const double m = gemm->d.rows < kernel->tokens ? (double)gemm->d.rows : kernel->tokens;
     const int32_t stages = ceil_div(ceil_div(gemm->a.cols, DGI_PACKED_K), plan->split);
-    const int32_t ctas = plan->clusters * plan->split;
+    const int32_t ctas = plan->clusters * plan->split * plan->token_tiles;
     const double crowd = ctas > units ? (double)ctas / units : 1.0;
-    double cycles = stages * DGI_FEW_STAGE_CYCLES * crowd;
+    const double stage = kernel->tokens > 64 && kernel->scale_k != 0 ? DGI_FEW_SCALED_STAGE_CYCLES
+                                                                     : DGI_FEW_STAGE_CYCLES;
+    double cycles = stages * stage * crowd;
     for (int32_t split = 1; split < plan->split; split *= 2)
         cycles += DGI_FEW_EXCHANGE_CYCLES + DGI_FEW_EXCHANGE_TOKEN_CYCLES * m;
     cycles += (DGI_FEW_TILE_CYCLES + DGI_FEW_TILE_TOKEN_CYCLES * m) / plan->split;
@@ -136,9 +151,11 @@ static dgi_decode_plan plan_of(const dg_gemm *gemm, int32_t units, bool may_spli
             .kernel = index,
             .tiles = ceil_div(gemm->d.cols, TILE_ROWS),
             .split = split,
+            .token_tiles = ceil_div(gemm->d.rows, kernel->tokens),
         };
         /* All CTAs run at the same time, and no cluster has more tiles than it must. */
-        int32_t room = dgi_decode_most_ctas(kernel, units, split) / split;
+        const int32_t tokens = kernel->tokens * candidate.token_tiles;
+        int32_t room = dgi_decode_most_ctas(tokens, units, split) / (split * candidate.token_tiles);
         room = room > 0 ? room : 1;
         candidate.clusters = ceil_div(candidate.tiles, ceil_div(candidate.tiles, room));
         candidate.cycles = busiest(gemm, &candidate, units);
@@ -159,15 +176,18 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
 
 bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_decode_plan *plan)
 {
+    bool found = false;
     for (int32_t i = 0; i < dgi_decode_kernel_count; i++)
         if (dgi_decode_can_run(&dgi_decode_kernels[i], gemm)) {
-            *plan = plan_of(gemm, units, may_split, i);
-            return true;
+            const dgi_decode_plan candidate = plan_of(gemm, units, may_split, i);
+            if (!found || candidate.cycles < plan->cycles)
+                *plan = candidate;
+            found = true;
         }
-    return false;
+    return found;
 }
 
 bool dgi_decode_is_faster(const dgi_decode_plan *few, const dgi_sm90_plan *many)
 {
-    return few->cycles + DGI_FAVOUR_MANY_CYCLES <= many->cycles;
+    return few->cycles <= many->cycles;
 }

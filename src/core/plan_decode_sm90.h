@@ -14,7 +14,7 @@ enum { DGI_MOST_FEW = 128 }; /* rows of A that the kernels for few tokens take a
 typedef struct dgi_decode_kernel {
     const char *name;
     dg_dtype a, b;
-    int32_t tokens;  /* the most rows of A                                       */
+    int32_t tokens;  /* rows of A that a CTA takes at most                       */
     int32_t stages;  /* of the ring                                              */
     int32_t scale_k; /* K that shares a scale: 128, 32, or 0 for all of it       */
 } dgi_decode_kernel;
@@ -23,17 +23,19 @@ extern const dgi_decode_kernel dgi_decode_kernels[];
 extern const int32_t dgi_decode_kernel_count;
 
 typedef struct dgi_decode_plan {
-    int32_t kernel;   /* index in dgi_decode_kernels                          */
-    int32_t tiles;    /* of 128 rows of B                                     */
-    int32_t split;    /* CTAs of a cluster, a power of two: each a part of K  */
-    int32_t clusters; /* each takes tile c, c + clusters, ...                 */
-    double cycles;    /* predicted                                            */
+    int32_t kernel;      /* index in dgi_decode_kernels                          */
+    int32_t tiles;       /* of 128 rows of B                                     */
+    int32_t token_tiles; /* 1 or 2, each computed by as many clusters            */
+    int32_t split;       /* CTAs of a cluster, a power of two: each a part of K  */
+    int32_t clusters;    /* for each of them: takes tile c, c + clusters, ...    */
+    double cycles;       /* predicted                                            */
 } dgi_decode_plan;
 
 /*
- * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel for the fewest tokens that
- * can run it; false when none can. M and N are not 0. Without `may_split` K is not split, so that a
- * row of D has the same bits whatever M is. Whether B is packed has no influence.
+ * Plans the GEMM on a GPU of `units` multiprocessors, with the kernel that is predicted to be the
+ * fastest, of equal ones the first; false when none can run it. M and N are not 0. Without
+ * `may_split` K is not split, so that a row of D has the same bits whatever M is. Whether B is
+ * packed has no influence.
  */
 bool dgi_decode_choose(const dg_gemm *gemm, int32_t units, bool may_split, dgi_decode_plan *plan);
 
@@ -45,8 +47,8 @@ dg_status dgi_decode_plan_with(const dg_gemm *gemm, int32_t units, bool may_spli
 dg_status dgi_decode_accepts(const dgi_decode_kernel *kernel, const dg_gemm *gemm);
 bool dgi_decode_can_run(const dgi_decode_kernel *kernel, const dg_gemm *gemm);
 
-/* The most CTAs, `split` to a cluster, that run at the same time. */
-int32_t dgi_decode_most_ctas(const dgi_decode_kernel *kernel, int32_t units, int32_t split);
+/* The most CTAs for all of `tokens`, `split` to a cluster, that run at the same time. */
+int32_t dgi_decode_most_ctas(int32_t tokens, int32_t units, int32_t split);
 
 /* Whether a plan is faster than one of the kernels for many tokens, as far as is predicted. */
 bool dgi_decode_is_faster(const dgi_decode_plan *few, const dgi_sm90_plan *many);

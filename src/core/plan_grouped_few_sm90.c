@@ -86,7 +86,7 @@ static dgi_decode_plan plan_of(const dgi_typical *typical, int32_t units, bool m
     dgi_decode_plan plan = {0};
     for (int32_t split = 1; split == 1 || (may_split && split <= MOST_SPLIT && split <= stages);
          split *= 2) {
-        const int32_t clusters = dgi_decode_most_ctas(kernel, units, split) / split;
+        const int32_t clusters = dgi_decode_most_ctas(kernel->tokens, units, split) / split;
         dgi_decode_plan candidate = {
             .kernel = index,
             .tiles = (int32_t)ceil_div(typical->gemm.d.cols, TILE_ROWS),

@@ -106,6 +106,7 @@ enum { DGI_GROUPED_ALONE = 700 };
  * takes down to half of what is predicted.
  */
 #define DGI_FEW_STAGE_CYCLES          1000.0 /* of a stage: 128 of K, 128 rows of B         */
+#define DGI_FEW_SCALED_STAGE_CYCLES   1300.0 /* the same with scales of 128 tokens           */
 #define DGI_FEW_TILE_CYCLES           1200.0 /* of a tile's end, which a cluster's CTAs share */
 #define DGI_FEW_TILE_TOKEN_CYCLES     40.0
 #define DGI_FEW_EXCHANGE_CYCLES       1600.0 /* of each doubling of the CTAs that share a tile */
@@ -121,10 +122,5 @@ enum { DGI_GROUPED_ALONE = 700 };
 
 /* Up to so many tokens the kernels for few run, whatever is predicted: they were always faster. */
 enum { DGI_ALWAYS_FEW = 64 };
-/*
- * Beyond, so many cycles fewer must be predicted for few. At M = 128 this takes the faster family,
- * or one within 3 %, where both were measured (docs/decode-log.md).
- */
-#define DGI_FAVOUR_MANY_CYCLES 2000.0
 
 #endif

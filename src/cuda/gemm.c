@@ -366,9 +366,10 @@ dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *
         if (dgi_decode_plan_with(&complete, cuda->units, !cuda->batch_invariant, i, &plan) != DG_OK)
             fprintf(text, "refused %s\n", dg_last_error());
         else
-            fprintf(text, "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile\n",
+            fprintf(text,
+                    "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile, %d of tokens\n",
                     found && chosen.decode && chosen.few.kernel == i ? "kernel" : "slower",
-                    dgi_decode_kernels[i].name, plan.cycles, plan.split);
+                    dgi_decode_kernels[i].name, plan.cycles, plan.split, plan.token_tiles);
     }
     for (int32_t i = 0; i < dgi_sm90_kernel_count; i++) {
         dgi_sm90_plan plan;

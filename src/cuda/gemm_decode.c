@@ -4,14 +4,18 @@
 
 #include "cuda/device/decode_args.h"
 
+static int32_t ctas_of(const dgi_decode_plan *plan)
+{
+    return plan->clusters * plan->split * plan->token_tiles;
+}
+
 /*
  * When a CTA lets in the next kernel: early, where the next one's CTAs cannot all begin before some
  * of this one's have ended; late, where there is a place beside each, to read from from then on.
  */
 static int32_t stages_left(const dgi_cuda *cuda, const dgi_decode_plan *plan)
 {
-    const bool beside = plan->clusters * plan->split <= cuda->units;
-    return beside ? 2 : dgi_decode_kernels[plan->kernel].stages;
+    return ctas_of(plan) <= cuda->units ? 2 : dgi_decode_kernels[plan->kernel].stages;
 }
 
 static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_plan *plan,
@@ -21,6 +25,7 @@ static dg_status fill_args(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode
     *args = (dgi_decode_args){
         .product = dgi_cuda_product_args(kernel->scale_k, gemm, dgi_cuda_varying(gemm)),
         .tiles = plan->tiles,
+        .token_tiles = plan->token_tiles,
         .split = plan->split,
         .early = gemm->weights != NULL || gemm->b_is_constant,
         .last = stages_left(cuda, plan),
@@ -44,7 +49,7 @@ dg_status dgi_cuda_decode(dgi_cuda *cuda, const dg_gemm *gemm, const dgi_decode_
     const dgi_launch launch = {
         .name = kernel->name,
         .function = function,
-        .ctas = plan->clusters * plan->split,
+        .ctas = ctas_of(plan),
         .cluster = plan->split,
         .threads = DGI_DECODE_THREADS(kernel->scale_k),
         .shared_bytes = DGI_DECODE_SHARED_BYTES(kernel->tokens, kernel->stages, kernel->scale_k),

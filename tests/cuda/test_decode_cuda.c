@@ -7,6 +7,7 @@
 #include "gemm_case.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,31 @@ static void every_kernel(void **state)
         }
         print_message("%s: %d problems\n", kernel->name, runs);
         assert_true(runs > 0);
+        dg_destroy(context);
+    }
+}
+
+/* More tokens than a CTA takes: two tiles of tokens, with results of each type, and edges. */
+static void two_tiles_of_tokens(void **state)
+{
+    (void)state;
+    need_gpu();
+    static const char *const recipe[] = {"precise", "scaled128"};
+    static const dg_dtype types[] = {DG_BF16, DG_F32, DG_E4M3};
+    rng r = rng_new(6);
+    for (int i = 0; i < 2; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "gemm_e4m3_e4m3_decode_%s_64x128__sm90a", recipe[i]);
+        dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
+        options.kernel = name;
+        dg_context *context = test_context(&options);
+        for (int round = 0; round < test_rounds(24, 6); round++) {
+            const int64_t m = round < 2 ? 65 + 63 * round : rng_range(&r, 66, 127);
+            const int64_t n = rng_range(&r, 1, 900), k = rng_range(&r, 1, round % 3 ? 400 : 2000);
+            const dg_gemm g = gemm_of(recipe_named(i == 0 ? "token_channel" : "block128"), m, n, k,
+                                      types[round % 3]);
+            check(context, &r, &g, CASE_PLAIN);
+        }
         dg_destroy(context);
     }
 }
@@ -205,6 +231,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(recipes_and_shapes),
         cmocka_unit_test(rows_do_not_depend_on_the_batch),
         cmocka_unit_test(every_kernel),
+        cmocka_unit_test(two_tiles_of_tokens),
     };
     return test_run(argc, argv, tests);
 }

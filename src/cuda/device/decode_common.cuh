@@ -17,6 +17,8 @@ constexpr int PARTS = SCALE_K == 0 ? 1 : STAGE_K / SCALE_K; /* of a stage, each 
 constexpr int PART_K = STAGE_K / PARTS;
 constexpr int MATH_THREADS = GROUPS * 128, THREADS = DGI_DECODE_THREADS(SCALE_K);
 constexpr int SUMS = TOKENS / 2; /* accumulators of a thread */
+/* Whether the kernel is also run with twice the tokens: most_tokens() of the planner. */
+constexpr bool MAY_HAVE_TWO_TILES = TOKENS == 64 && SCALE_K != 32;
 
 constexpr int STAGE_BYTES = DGI_DECODE_STAGE_BYTES(TOKENS);
 constexpr int STAGE_SCALES = DGI_DECODE_STAGE_SCALES(TOKENS, SCALE_K);
@@ -98,14 +100,19 @@ struct ring_place {
     }
 };
 
-/* A cluster of CTAs shares the K of its tiles: this CTA's part, the same for each of them. */
+/*
+ * A cluster of CTAs shares the K of its tiles: this CTA's part, the same for each of them. With
+ * two tiles of tokens, half of the clusters read all of B for one, the others for the other.
+ */
 struct share_of_work {
     int32_t rank, split;       /* in the cluster, and its CTAs              */
     int32_t cluster, clusters; /* takes tiles cluster, cluster + clusters... */
     int32_t begin, end;        /* of K, in stages                           */
+    int32_t first_token;       /* of at most TOKENS                         */
 
     /* The first copies wait for this, so it does without divisions. */
-    __device__ __forceinline__ share_of_work(int32_t k, int32_t cluster_size) : split(cluster_size)
+    __device__ __forceinline__ share_of_work(int32_t k, int32_t cluster_size, bool two_token_tiles)
+        : split(cluster_size)
     {
         const int32_t parts = (k + STAGE_K - 1) / STAGE_K, log = __ffs(split) - 1;
         rank = blockIdx.x & (split - 1);
@@ -113,5 +120,13 @@ struct share_of_work {
         clusters = gridDim.x >> log;
         begin = parts * rank >> log;
         end = parts * (rank + 1) >> log;
+        first_token = 0;
+        if (MAY_HAVE_TWO_TILES && two_token_tiles) {
+            clusters /= 2;
+            if (cluster >= clusters) {
+                cluster -= clusters;
+                first_token = TOKENS;
+            }
+        }
     }
 };

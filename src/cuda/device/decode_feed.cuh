@@ -118,7 +118,7 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
     ring_place place;
     int32_t i = 0;
     for (int32_t j = 0; j < first; j++, tokens.advance(work))
-        fetch_box(&args.a_map, tokens.part * STAGE_K, 0);
+        fetch_box(&args.a_map, tokens.part * STAGE_K, work.first_token);
     if (args.early) {
         for (; i < first; i++)
             weights.advance();
@@ -129,7 +129,8 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
 #pragma unroll
     for (int32_t j = 0; j < STAGES; j++, tokens.advance(work))
         if (j < first)
-            copy_box_in(shared.tokens(j), &args.a_map, tokens.part * STAGE_K, 0, shared.full(j));
+            copy_box_in(shared.tokens(j), &args.a_map, tokens.part * STAGE_K, work.first_token,
+                        shared.full(j));
     /* The next kernel's reading of B follows on this one's: as long as this one has much to read,
      * it would only take memory and multiprocessors from it. */
     const int32_t let_in = stages - args.last;
@@ -141,8 +142,8 @@ __device__ __forceinline__ void feed_tiles(const dgi_decode_args &args, const sh
         mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
         weights.copy(shared.weights(place.stage), full, policy);
         if (i >= first)
-            copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K, 0,
-                        full);
+            copy_box_in(shared.tokens(place.stage), &args.a_map, weights.at.part * STAGE_K,
+                        work.first_token, full);
         if (i > STAGES && i == let_in)
             launch_dependents();
     }
@@ -213,7 +214,7 @@ template <int ROW_COUNT> struct scale_feed {
                                                                  : __uint_as_float(words[j][i]));
     }
 
-private:
+  private:
     template <typename index, typename action>
     __device__ __forceinline__ void each_in(const dgi_device_scale &from, int32_t part,
                                             index &&col_of, action &&with) const
@@ -341,7 +342,7 @@ __device__ __forceinline__ void feed_scales(const dgi_decode_args &all, const sh
     for (int32_t i = 0; i < early; i++, ahead.advance())
         ahead.feed.copy(args.scale_b, ahead.at.part, scales + i * (STAGE_SCALES * 4) + of_b);
     wait_for_earlier_kernels();
-    const scale_feed<TOKENS> a(args.scale_a, 0, args.m - 1, args.k);
+    const scale_feed<TOKENS> a(args.scale_a, work.first_token, args.m - 1, args.k);
     ring_place place;
 #pragma unroll 1
     for (int32_t i = 0; i < stages; i++, b.advance(), place.advance())

@@ -64,7 +64,7 @@ __device__ __forceinline__ void send(const accumulators &sum, const dgi_gemm_arg
 #pragma unroll
         for (int cell = 0; cell < CELLS; cell++) {
             float values[CELL];
-            if (cell_token(thread, cell) >= args.m)
+            if (work.first_token + cell_token(thread, cell) >= args.m)
                 break;
 #pragma unroll
             for (int i = 0; i < CELL; i++)
@@ -134,7 +134,8 @@ struct factors {
 struct own_factor {
     float factor, bias;
 
-    __device__ __forceinline__ void read(const dgi_gemm_args &args, int32_t first_n)
+    __device__ __forceinline__ void read(const dgi_gemm_args &args, int32_t first_n,
+                                         int32_t first_token)
     {
         const bool of_row = threadIdx.x < ROWS;
         const int32_t index = threadIdx.x % ROWS, n = min(first_n + index, args.n - 1);
@@ -142,7 +143,7 @@ struct own_factor {
         factor = 1.0f;
         if (SCALE_K == 0 && args.k > 0) {
             const dgi_device_scale &from = of_row ? args.scale_b : args.scale_a;
-            scale_rows<1>(from, of_row ? n : index, 0, of_row ? n : args.m - 1)
+            scale_rows<1>(from, of_row ? n : first_token + index, 0, of_row ? n : args.m - 1)
                 .load(from, 0, scale);
             factor = scale[0];
         }
@@ -169,6 +170,7 @@ struct unit {
     const dgi_gemm_args &args;
     const factors &with;
     const thread_place &thread;
+    int32_t first_token;  /* of this CTA's                                                   */
     int32_t n, row, cell; /* its first column of D, the same in this CTA's share, its tokens */
 
     __device__ __forceinline__ int32_t token(int i) const
@@ -208,9 +210,9 @@ struct unit {
         __syncwarp();
         const int32_t here = 16 * cell + lane / 2, first = n + lane % 2 * 8;
         const uint4 chunk = load_chunk(panel + dgi_decode_panel(lane / 2, lane % 2));
-        if (here >= args.m || lane % 2 * 8 >= rows || lane / 2 >= 4 * CELL)
+        if (first_token + here >= args.m || lane % 2 * 8 >= rows || lane / 2 >= 4 * CELL)
             return;
-        uint16_t *to = (uint16_t *)args.d.data + here * args.d.ld + first;
+        uint16_t *to = (uint16_t *)args.d.data + (first_token + here) * args.d.ld + first;
         if (first + 8 <= args.n && (uint64_t)to % 16 == 0) {
             *(uint4 *)to = chunk;
             return;
@@ -225,7 +227,8 @@ struct unit {
     {
 #pragma unroll 1 /* long code, which would have to be read as well */
         for (int i = 0; i < rows / 8 * CELL; i++) {
-            const int32_t at = token(i % CELL), lane_n = n + threadIdx.x % 32 / 4 + i / CELL * 8;
+            const int32_t at = first_token + token(i % CELL);
+            const int32_t lane_n = n + threadIdx.x % 32 / 4 + i / CELL * 8;
             float value = 0.0f;
 #pragma unroll
             for (int j = 0; j < 2 * CELL; j++)
@@ -239,17 +242,17 @@ struct unit {
 /* Adds up this CTA's share, which it has received, and writes D. */
 __device__ __forceinline__ void finish(const dgi_gemm_args &args, const shared_memory &shared,
                                        const factors &with, const thread_place &thread,
-                                       int32_t split, int32_t first_n, bool narrow)
+                                       const share_of_work &work, int32_t first_n, bool narrow)
 {
     constexpr int AT_ONCE = 16 / CELL; /* senders whose sums are loaded before any is added */
-    const int32_t share = ROWS / split, rows = min(share, 16);
+    const int32_t split = work.split, share = ROWS / split, rows = min(share, 16);
     for (int32_t i = threadIdx.x / 32; i < max(share / 16, 1) * CELLS; i += MATH_THREADS / 32) {
         const int32_t row = i / CELLS * 16, cell = i % CELLS;
-        const unit unit = {args, with, thread, first_n + row, row, cell};
+        const unit unit = {args, with, thread, work.first_token, first_n + row, row, cell};
         const uint32_t from = shared.received + cell_place(row / 8, cell);
         uint32_t next = from;
         unit_sums sums = {};
-        if (16 * cell >= args.m || unit.n >= args.n)
+        if (work.first_token + 16 * cell >= args.m || unit.n >= args.n)
             continue;
         for (int32_t sender = 0; sender < split; sender += AT_ONCE) {
             unit_sums parts[AT_ONCE] = {};
@@ -276,15 +279,16 @@ __device__ __forceinline__ void finish(const dgi_gemm_args &args, const shared_m
 /* The same where K is not split: a warp has all sums of its rows. */
 __device__ __forceinline__ void finish_own(const accumulators &sum, const dgi_gemm_args &args,
                                            const shared_memory &shared, const factors &with,
-                                           const thread_place &thread, int32_t first_n)
+                                           const thread_place &thread, const share_of_work &work,
+                                           int32_t first_n)
 {
     const int32_t row = threadIdx.x / 32 * 16;
     const uint32_t panel = shared.received + threadIdx.x / 32 * (16 * TOKENS * 4);
 #pragma unroll
     for (int cell = 0; cell < CELLS; cell++) {
-        const unit unit = {args, with, thread, first_n + row, row, cell};
+        const unit unit = {args, with, thread, work.first_token, first_n + row, row, cell};
         unit_sums sums;
-        if (16 * cell >= args.m || unit.n >= args.n)
+        if (work.first_token + 16 * cell >= args.m || unit.n >= args.n)
             break;
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -319,12 +323,13 @@ __device__ __forceinline__ void multiply_tiles(tiles &at, const shared_memory &s
         own_factor own;
         accumulators sum;
         if (split > 1 && threadIdx.x == 0)
-            mbarrier_arrive_expect(shared.all_received(), received_bytes(args.m, split));
+            mbarrier_arrive_expect(shared.all_received(),
+                                   received_bytes(args.m - work.first_token, split));
         if (SCALE_K == 0)
-            own.read(args, first_n);
+            own.read(args, first_n, work.first_token);
         multiply_tile(sum, shared, thread, work.end - work.begin, group, place);
         if (SCALE_K != 0) /* only the bias: not worth registers meanwhile */
-            own.read(args, first_n);
+            own.read(args, first_n, work.first_token);
         own.leave(args, factors);
 
         /* What this tile's sums replace must have been read, in the whole cluster. */
@@ -335,11 +340,11 @@ __device__ __forceinline__ void multiply_tiles(tiles &at, const shared_memory &s
             send(sum, args, shared, thread, work);
         named_barrier(MATH_BARRIER, MATH_THREADS); /* for the factors */
         if (keep) {
-            finish_own(sum, args, shared, factors, thread, first_n);
+            finish_own(sum, args, shared, factors, thread, work, first_n);
         } else {
             if (split > 1)
                 mbarrier_wait_cluster(shared.all_received(), parity);
-            finish(args, shared, factors, thread, split, first_n, narrow);
+            finish(args, shared, factors, thread, work, first_n, narrow);
         }
         at.advance();
         more = at.is_there();

@@ -5,7 +5,7 @@
  *
  *   DGI_KERNEL               the kernel's name
  *   DGI_A_TYPE, DGI_B_TYPE   "e4m3" or "e5m2": wgmma's first operand, which is B, and its second
- *   DGI_TOKENS               the most rows of A: 8 to 128
+ *   DGI_TOKENS               rows of A that a CTA takes at most: 8 to 128
  *   DGI_STAGES               depth of the ring, each 128 of K
  *   DGI_SCALE_K              K that shares a scale: 128, 32, or 0 where all of K does; sums are
  *                            promoted to FP32 each 32 of K for 32, else each 128
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT(SHARED_BYTES))
 {
     DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
-    const share_of_work work(args.product.k, args.split);
+    const share_of_work work(args.product.k, args.split, args.token_tiles > 1);
     /* The same for all threads of a warp, which the compiler cannot know of threadIdx.x / 32. */
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     if (threadIdx.x == MATH_THREADS) {

@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT(ALL_SHARED_BYTES)
     DYNAMIC_SHARED(memory);
     const shared_memory shared(memory);
     const unit_ring ring(memory);
-    const share_of_work work(args.like.args.k, args.split);
+    const share_of_work work(args.like.args.k, args.split, false);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     launch_dependents();
     if (threadIdx.x == MATH_THREADS) {
