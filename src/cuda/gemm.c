@@ -367,7 +367,7 @@ dg_status dgi_cuda_gemm_explain(dg_context *context, const dg_gemm *gemm, FILE *
             fprintf(text, "refused %s\n", dg_last_error());
         else
             fprintf(text,
-                    "%s %s: %.0f cycles predicted, %d CTAs share the K of a tile, %d of tokens\n",
+                    "%s %s: %.0f cycles predicted, %d CTAs share a tile's K, tokens in %d tiles\n",
                     found && chosen.decode && chosen.few.kernel == i ? "kernel" : "slower",
                     dgi_decode_kernels[i].name, plan.cycles, plan.split, plan.token_tiles);
     }
