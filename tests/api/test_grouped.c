@@ -124,16 +124,16 @@ static void thousands_of_groups(void **state)
 static void one_long_group(void **state)
 {
     (void)state;
-    static const int32_t sizes[] = {16, 3008, 0, 144};
+    static const int32_t sizes[] = {16, 9008, 0, 144};
     static const dg_grouping forms[] = {DG_GROUPS_K_COLUMNS, DG_GROUPS_K_BLOCKS};
     rng r = rng_new(5);
     dg_context *context = test_context(NULL);
     for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
         grouped_shape s =
-            grouped_of(recipe_named("block1x128"), forms[f], 4, 140, 300, 3168, DG_F32);
+            grouped_of(recipe_named("block1x128"), forms[f], 4, 140, 300, 9168, DG_F32);
         s.sizes = sizes;
-        s.gemm.scale_a.cols = s.gemm.scale_a.row_stride = 1 + 24 + 2;
-        s.gemm.scale_b.cols = s.gemm.scale_b.row_stride = 1 + 24 + 2;
+        s.gemm.scale_a.cols = s.gemm.scale_a.row_stride = 1 + 71 + 2;
+        s.gemm.scale_b.cols = s.gemm.scale_b.row_stride = 1 + 71 + 2;
         grouped_case *c = grouped_case_new(&r, &s);
         for (int i = 0; i < 2; i++) {
             assert_ok(grouped_case_run(c, context, false));

@@ -428,8 +428,8 @@ static dg_gemm cut_gemm(const struct cut_case *cut, int64_t m, int64_t n, int64_
 
 static dg_gemm cut_problem(const struct cut_case *cut, int i)
 {
-    static const int32_t sizes[][3] = {{20, 30, 208},  {60, 150, 8000}, {9, 64, 0},
-                                       {60, 70, 2608}, {200, 40, 1040}, {1, 300, 2048}};
+    static const int32_t sizes[][3] = {{20, 30, 208},  {60, 150, 14800}, {9, 64, 0},
+                                       {60, 70, 2608}, {200, 40, 1040},  {1, 300, 2048}};
     const int64_t m = sizes[i][0], n = sizes[i][1];
     dg_gemm g = cut_gemm(cut, m, n, sizes[i][2]);
     g.alpha = i % 2 == 0 ? 1.0f : -0.75f;
@@ -467,7 +467,7 @@ static void cut_along_k(void **state)
         options.batch_invariant = i >= CASES;
         dg_context *context = test_context(&options);
         const struct cut_case *cut = &cut_cases[i % CASES];
-        const dg_gemm largest = cut_gemm(cut, 200, 300, 8000);
+        const dg_gemm largest = cut_gemm(cut, 200, 300, 14800);
         dg_table *table;
         placed cases[PROBLEMS];
         assert_ok(dg_table_create(context, &largest, PROBLEMS, &table));

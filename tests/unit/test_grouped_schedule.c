@@ -24,7 +24,7 @@ static int32_t random_products(rng *r, dgi_product_size *products)
 {
     const int32_t count = (int32_t)rng_range(r, 0, rng_chance(r, 0.5) ? 4 : MOST);
     const int64_t most_m = rng_chance(r, 0.5) ? 200 : 1500;
-    const int64_t most_k = rng_chance(r, 0.2) ? 65536 : 8192;
+    const int64_t most_k = rng_chance(r, 0.5) ? 65536 : 8192;
     for (int32_t i = 0; i < count; i++) {
         products[i].m = rng_chance(r, 0.2) ? 0 : (int32_t)rng_range(r, 1, most_m);
         products[i].n = rng_chance(r, 0.1) ? 0 : (int32_t)rng_range(r, 1, 3000);

@@ -31,12 +31,16 @@ struct product_walk {
     {
         const int lane = threadIdx.x % 32;
         now.tile = cluster;
-        now.batch = -32;
-        now.end[lane] = now.first[lane] = now.rows[lane] = 0;
-        if (all.records == nullptr)
+        if (all.records == nullptr) {
+            now.batch = -32;
+            now.end[lane] = now.first[lane] = now.rows[lane] = 0;
             copy(all.like);
-        else
+        } else { /* both from memory at once */
+            const dgi_turn turn = turn_of(lane);
             now.rank = first_of_stretch();
+            now.batch = 0;
+            keep(turn);
+        }
         __syncwarp();
     }
     __device__ __forceinline__ bool next()
@@ -100,7 +104,7 @@ struct product_walk {
             if (batch >= all.groups.count)
                 return false;
             if (all.records != nullptr)
-                look_at_records(batch);
+                keep(turn_of(batch + threadIdx.x % 32));
             else
                 look_at_groups(batch);
         }
@@ -114,12 +118,14 @@ struct product_walk {
         __syncwarp();
         return true;
     }
-    __device__ __forceinline__ void look_at_records(int32_t batch)
+    __device__ __forceinline__ dgi_turn turn_of(int32_t rank) const
+    {
+        const dgi_turn none = {0, 0, 0, 0};
+        return rank < all.groups.count ? all.schedule.turns[rank] : none;
+    }
+    __device__ __forceinline__ void keep(const dgi_turn &turn)
     {
         const int lane = threadIdx.x % 32;
-        dgi_turn turn = {0, 0, 0, 0};
-        if (batch + lane < all.groups.count)
-            turn = all.schedule.turns[batch + lane];
         now.end[lane] = turn.end;
         now.first[lane] = turn.offset;
         now.rows[lane] = turn.product;
@@ -209,6 +215,28 @@ __device__ __forceinline__ void prefetch_maps(const dgi_gemm_product &product)
         tensor_map_prefetch(&product.maps.d);
 }
 
+/*
+ * The schedule and all records to L2, by one warp, each CTA its share of the records: what a walk
+ * reads hangs on what it has read before, and each trip to memory would hold up its tiles.
+ */
+__device__ __forceinline__ void fetch_records(const dgi_grouped_args &args)
+{
+    constexpr int LINE = 128, LINES = sizeof *args.records / LINE;
+    const int32_t count = args.groups.count, lane = threadIdx.x % 32;
+    const int32_t records = (count - (int32_t)blockIdx.x + (int32_t)gridDim.x - 1) / gridDim.x;
+    const dgi_cut *cut = args.schedule.cuts + blockIdx.x / CLUSTER;
+    if (lane < 2)
+        fetch_line(cut + lane);
+#pragma unroll 1
+    for (int32_t i = lane * (LINE / sizeof(dgi_turn)); i < count;
+         i += 32 * (LINE / sizeof(dgi_turn)))
+        fetch_line(args.schedule.turns + i);
+#pragma unroll 1
+    for (int32_t i = lane; i < records * LINES; i += 32)
+        fetch_line((const uint8_t *)&args.records[blockIdx.x + i / LINES * gridDim.x] +
+                   i % LINES * LINE);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     DGI_KERNEL(const __grid_constant__ dgi_grouped_args args)
 {
@@ -216,7 +244,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const shared_memory shared(memory);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     launch_dependents();
-    if (threadIdx.x == MATH_THREADS && args.records == nullptr)
+    if (warp == MATH_THREADS / 32 && args.records != nullptr)
+        fetch_records(args);
+    else if (threadIdx.x == MATH_THREADS)
         prefetch_maps(args.like);
     start_barriers(shared);
     wait_for_earlier_kernels(); /* which write the records, or the sizes */
