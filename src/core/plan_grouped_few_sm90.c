@@ -177,8 +177,8 @@ void dgi_grouped_few_explain_balance(const dgi_decode_plan *plan, const dgi_prod
     for (int32_t i = 0; i < count; i++)
         units += (int64_t)dgi_tile_rows(products[i].m, kernel->tokens) * plan->tiles;
     const double mean = units > 0 ? (double)units / plan->clusters : 1.0;
+    const int64_t most = ceil_div(units, plan->clusters), least = units / plan->clusters;
     fprintf(text, "tiles %lld of %d x %d for %d clusters of %d CTAs\n", (long long)units,
             kernel->tokens, TILE_ROWS, plan->clusters, plan->split);
-    fprintf(text, DGI_BALANCE_LINE, (double)ceil_div(units, plan->clusters) / mean,
-            (double)(units / plan->clusters) / mean, "cluster");
+    fprintf(text, DGI_BALANCE_LINE, (double)most / mean, (double)least / mean, "cluster");
 }
