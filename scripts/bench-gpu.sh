@@ -6,8 +6,9 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, odd.json, few-rows.json, few-packed.json, grouped-rows.json,
-# grouped-packed.json, sustained.json and quantize.json; prints a short table last.
+# Writes burst.json, odd.json, few-rows.json, few-packed.json, few-changing.json, grouped-rows.json,
+# grouped-packed.json, grouped-tables.json, sustained.json and quantize.json; prints a short table
+# last.
 # DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
 #     tests sanitizer bench   the default
 #     crossing                from how many tokens on which family of kernels is faster
@@ -60,7 +61,7 @@ wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch 
     [ -x "$build/test_$test" ] && step "test_$test" timeout 120 "$build/test_$test" --device "$device"
 done
 if wanted sanitizer && command -v compute-sanitizer >/dev/null; then
-    for test in gemm_cuda quantize_cuda; do
+    for test in gemm_cuda decode_cuda quantize_cuda grouped grouped_few table; do
         DEEPGEMM_REDUCED=1 step "memcheck test_$test" timeout 120 compute-sanitizer \
             --tool memcheck --error-exitcode 9 "$build/test_$test" --device "$device"
     done
@@ -97,6 +98,8 @@ for weights in rows packed; do
     [ ! -e "$result/grouped-$weights.json" ] ||
         "$folder/bench/table.py" "$result/grouped-$weights.json"
 done
+bench grouped-tables --grouped "$folder/bench/tables.txt"
+bench few-changing --weights changing --cases "$folder/bench/few.txt" --no-peers
 bench burst "$@"
 "$folder/bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed steps FAILED; see $log"
