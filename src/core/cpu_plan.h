@@ -6,6 +6,7 @@
 #ifndef DGI_CPU_PLAN_H
 #define DGI_CPU_PLAN_H
 
+#include "core/ceil_div.h"
 #include "deepgemm.h"
 
 enum {
@@ -64,11 +65,6 @@ int64_t dgi_packed_lines(int64_t k, const dg_scale *scale_b);
  */
 int64_t dgi_packed_offset(int64_t panels, int64_t lines, int64_t panel, int64_t line,
                           int64_t *stride);
-
-static inline int64_t dgi_ceil_div(int64_t value, int64_t unit)
-{
-    return (value + unit - 1) / unit;
-}
 
 /* Where share `index` of `count` things dealt evenly to `shares` begins; index may be `shares`. */
 static inline int64_t dgi_share(int64_t count, int64_t shares, int64_t index)

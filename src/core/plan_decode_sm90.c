@@ -2,6 +2,7 @@
 /* The planner for few tokens on Hopper: which kernel, and how B is dealt out to multiprocessors. */
 #include "core/plan_decode_sm90.h"
 
+#include "core/ceil_div.h"
 #include "core/packed_sm90.h"
 #include "core/status.h"
 #include "core/tuning_sm90.h"
@@ -110,7 +111,7 @@ bool dgi_decode_can_run(const dgi_decode_kernel *kernel, const dg_gemm *gemm)
 
 static int32_t ceil_div(int64_t size, int64_t step)
 {
-    return (int32_t)((size + step - 1) / step);
+    return (int32_t)dgi_ceil_div(size, step);
 }
 
 /*

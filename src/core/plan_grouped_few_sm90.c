@@ -2,6 +2,7 @@
 /* The planner for groups with few rows on Hopper. */
 #include "core/plan_grouped_few_sm90.h"
 
+#include "core/ceil_div.h"
 #include "core/grouped_schedule.h"
 #include "core/packed_sm90.h"
 #include "core/status.h"
@@ -28,11 +29,6 @@ int32_t dgi_grouped_few_find(const char *name)
     return -1;
 }
 
-static int64_t ceil_div(int64_t size, int64_t step)
-{
-    return (size + step - 1) / step;
-}
-
 /* What all groups together are likely to be. */
 typedef struct work {
     double units;   /* tiles of D            */
@@ -42,12 +38,13 @@ typedef struct work {
 static work work_of(const dgi_decode_kernel *kernel, const dgi_typical *typical)
 {
     const double share =
-        (double)(typical->products * ceil_div(typical->gemm.d.cols, TILE_ROWS)) / DGI_TYPICAL_SIZES;
+        (double)(typical->products * dgi_ceil_div(typical->gemm.d.cols, TILE_ROWS)) /
+        DGI_TYPICAL_SIZES;
     work w = {0};
     for (int i = 0; i < DGI_TYPICAL_SIZES; i++) {
         const int64_t rows = dgi_typical_rows(typical, i);
-        w.units += share * (double)ceil_div(rows, kernel->tokens);
-        w.a_bytes += share * (double)ceil_div(rows, BOX_ROWS) * BOX_ROWS * DGI_PACKED_K;
+        w.units += share * (double)dgi_ceil_div(rows, kernel->tokens);
+        w.a_bytes += share * (double)dgi_ceil_div(rows, BOX_ROWS) * BOX_ROWS * DGI_PACKED_K;
     }
     if (w.units > 0.0)
         w.a_bytes /= w.units;
@@ -66,7 +63,7 @@ static double cycles(const dgi_decode_kernel *kernel, const dgi_typical *typical
     if (w.units == 0.0)
         return DGI_GROUPED_FEW_START;
     const double stages =
-        (double)ceil_div(ceil_div(typical->gemm.a.cols, DGI_PACKED_K), plan->split);
+        (double)dgi_ceil_div(dgi_ceil_div(typical->gemm.a.cols, DGI_PACKED_K), plan->split);
     const double ctas = (double)plan->clusters * plan->split, b_bytes = TILE_ROWS * DGI_PACKED_K;
     const double read = (double)(typical->products * plan->tiles) / w.units; /* once for all rows */
     const double stage = ctas * fmax(b_bytes * read / DGI_GROUPED_FEW_MEMORY_BYTES,
@@ -82,14 +79,14 @@ static dgi_decode_plan plan_of(const dgi_typical *typical, int32_t units, bool m
                                int32_t index)
 {
     const dgi_decode_kernel *kernel = &dgi_grouped_few_kernels[index];
-    const int64_t stages = ceil_div(typical->gemm.a.cols, DGI_PACKED_K);
+    const int64_t stages = dgi_ceil_div(typical->gemm.a.cols, DGI_PACKED_K);
     dgi_decode_plan plan = {0};
     for (int32_t split = 1; split == 1 || (may_split && split <= MOST_SPLIT && split <= stages);
          split *= 2) {
         const int32_t clusters = dgi_decode_most_ctas(kernel->tokens, units, split) / split;
         dgi_decode_plan candidate = {
             .kernel = index,
-            .tiles = (int32_t)ceil_div(typical->gemm.d.cols, TILE_ROWS),
+            .tiles = (int32_t)dgi_ceil_div(typical->gemm.d.cols, TILE_ROWS),
             .split = split,
             .clusters = clusters > 0 ? clusters : 1,
         };
@@ -117,7 +114,7 @@ dg_status dgi_grouped_few_plan_with(const dgi_typical *typical, int32_t units, b
     /* The device counts tiles in 32 bits. */
     const double most = (double)typical->products *
                         ((double)typical->gemm.d.rows / kernel->tokens + 1) *
-                        (double)ceil_div(typical->gemm.d.cols, TILE_ROWS);
+                        (double)dgi_ceil_div(typical->gemm.d.cols, TILE_ROWS);
     if (most > INT32_MAX)
         return dgi_fail(DG_UNSUPPORTED_SHAPE, "%.0f tiles may be needed: %s takes up to %d", most,
                         kernel->name, INT32_MAX);
@@ -177,7 +174,7 @@ void dgi_grouped_few_explain_balance(const dgi_decode_plan *plan, const dgi_prod
     for (int32_t i = 0; i < count; i++)
         units += (int64_t)dgi_tile_rows(products[i].m, kernel->tokens) * plan->tiles;
     const double mean = units > 0 ? (double)units / plan->clusters : 1.0;
-    const int64_t most = ceil_div(units, plan->clusters), least = units / plan->clusters;
+    const int64_t most = dgi_ceil_div(units, plan->clusters), least = units / plan->clusters;
     fprintf(text, "tiles %lld of %d x %d for %d clusters of %d CTAs\n", (long long)units,
             kernel->tokens, TILE_ROWS, plan->clusters, plan->split);
     fprintf(text, DGI_BALANCE_LINE, (double)most / mean, (double)least / mean, "cluster");

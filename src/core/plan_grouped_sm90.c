@@ -2,6 +2,7 @@
 /* The planner for grouped products on Hopper. */
 #include "core/plan_grouped_sm90.h"
 
+#include "core/ceil_div.h"
 #include "core/grouped_schedule.h"
 #include "core/status.h"
 #include "core/tile_order.h"
@@ -26,11 +27,6 @@ int32_t dgi_sm90_grouped_find(const char *name)
     return -1;
 }
 
-static int64_t ceil_div(int64_t size, int64_t step)
-{
-    return (size + step - 1) / step;
-}
-
 /*
  * A warpgroup computes the blocks of 64 rows that it has, the others nothing; one that is alone has
  * nothing to hide its waits behind.
@@ -38,11 +34,11 @@ static int64_t ceil_div(int64_t size, int64_t step)
 double dgi_sm90_grouped_tile_cycles(const dgi_sm90_kernel *kernel, int64_t rows, int64_t k)
 {
     const int32_t group_rows = kernel->tile_m / kernel->groups;
-    const double share = (double)ceil_div(rows, group_rows) / kernel->groups;
+    const double share = (double)dgi_ceil_div(rows, group_rows) / kernel->groups;
     const double alone =
-        (double)(DGI_GROUPED_ALONE * ceil_div(rows < group_rows ? rows : group_rows, 64));
+        (double)(DGI_GROUPED_ALONE * dgi_ceil_div(rows < group_rows ? rows : group_rows, 64));
     const double stage = fmin(kernel->cycles, fmax(alone, share * kernel->cycles));
-    return (double)ceil_div(k, 128) * stage + DGI_GROUPED_TILE_CYCLES;
+    return (double)dgi_ceil_div(k, 128) * stage + DGI_GROUPED_TILE_CYCLES;
 }
 
 static int64_t cluster_cols(const dgi_sm90_kernel *kernel)
@@ -58,7 +54,7 @@ static double cycles(const dgi_sm90_kernel *kernel, const dgi_typical *typical, 
                      double *rounds)
 {
     const dg_gemm *gemm = &typical->gemm;
-    const int64_t cols = ceil_div(gemm->d.cols, cluster_cols(kernel)), k = gemm->a.cols;
+    const int64_t cols = dgi_ceil_div(gemm->d.cols, cluster_cols(kernel)), k = gemm->a.cols;
     const int32_t clusters = units / kernel->cluster;
     double tiles = 0.0, work = 0.0;
     for (int i = 0; i < DGI_TYPICAL_SIZES; i++) {
@@ -146,7 +142,7 @@ static double work_of(const dgi_sm90_kernel *kernel, const dgi_product_size *p, 
                       int32_t first, int32_t end, int32_t step)
 {
     const int32_t tile_m = kernel->tile_m, rows = dgi_tile_rows(p->m, tile_m);
-    const int32_t cols = (int32_t)ceil_div(p->n, cluster_cols(kernel));
+    const int32_t cols = (int32_t)dgi_ceil_div(p->n, cluster_cols(kernel));
     const int32_t band =
         dgi_band(rows, rows * cols, clusters, tile_m, (int32_t)cluster_cols(kernel));
     double work = 0.0;

@@ -2,6 +2,7 @@
 /* The planner for Hopper: which kernels can run a GEMM, and which of them is fastest. */
 #include "core/plan_sm90.h"
 
+#include "core/ceil_div.h"
 #include "core/status.h"
 #include "core/tuning_sm90.h"
 
@@ -27,7 +28,7 @@ int32_t dgi_sm90_find(const char *name)
 
 static int32_t ceil_div(int64_t size, int32_t step)
 {
-    return (int32_t)((size + step - 1) / step);
+    return (int32_t)dgi_ceil_div(size, step);
 }
 
 /* ---- which kernels can run ------------------------------------------------------------ */

@@ -5,6 +5,7 @@
  */
 #include "cuda/context.h"
 
+#include "core/ceil_div.h"
 #include "core/formats.h"
 
 _Static_assert((int)DGI_ROUND_UP == (int)DG_SCALE_POW2_UP, "device code numbers the modes alike");
@@ -26,11 +27,6 @@ static int64_t block_size(int32_t block, int64_t size)
     return block == 0 || block > size ? size : block;
 }
 
-static int64_t ceil_div(int64_t size, int64_t step)
-{
-    return (size + step - 1) / step;
-}
-
 /* Whether each row begins at a multiple of 16 bytes. */
 static bool rows_are_aligned(const dg_matrix *matrix)
 {
@@ -46,7 +42,7 @@ static bool falls_into_pieces(const dg_matrix *input, const dg_matrix *output,
     const bool one_block = scale->cols <= 1;
     return rows_are_aligned(input) && rows_are_aligned(output) &&
            (one_block || (scale->block_cols % piece == 0 && scale->col_phase % piece == 0)) &&
-           input->rows * ceil_div(input->cols, piece) < INT32_MAX;
+           input->rows * dgi_ceil_div(input->cols, piece) < INT32_MAX;
 }
 
 /* ---- quantise ------------------------------------------------------------------------ */
@@ -62,7 +58,7 @@ static dg_status launch_pieces(dgi_cuda *cuda, dgi_small_kernel kernel, void *ar
                                int64_t cols, int32_t piece, CUstream stream)
 {
     return dgi_cuda_launch_blocks(cuda, kernel, args,
-                                  ceil_div(rows * ceil_div(cols, piece), DGI_SMALL_THREADS),
+                                  dgi_ceil_div(rows * dgi_ceil_div(cols, piece), DGI_SMALL_THREADS),
                                   DGI_SMALL_THREADS, stream);
 }
 
@@ -95,7 +91,7 @@ static dg_status quantize_blocks(dgi_cuda *cuda, dgi_quantize_args *args, int64_
     const int32_t threads = args->group > DGI_SMALL_THREADS ? args->group : DGI_SMALL_THREADS;
     return dgi_cuda_launch_blocks(
         cuda, args->input_dtype == DG_F32 ? ways[way].wide : ways[way].narrow, args,
-        ceil_div(args->scale_rows * args->scale_cols, threads / args->group), threads, stream);
+        dgi_ceil_div(args->scale_rows * args->scale_cols, threads / args->group), threads, stream);
 }
 
 /* Larger blocks: the largest magnitudes, in scratch memory, and then the codes. */
@@ -105,7 +101,7 @@ static dg_status quantize_large(dgi_cuda *cuda, dgi_quantize_args *args, int64_t
     const int64_t blocks = args->scale_rows * args->scale_cols;
     const size_t bytes = (size_t)blocks * sizeof *args->amax;
     void *amax;
-    args->parts = (uint32_t)ceil_div(pieces, DGI_QUANTIZE_PART);
+    args->parts = (uint32_t)dgi_ceil_div(pieces, DGI_QUANTIZE_PART);
     DGI_TRY(dgi_cuda_scratch_take(cuda, bytes, stream, &amax));
     args->amax = amax;
     dg_status status = dgi_driver_check(
@@ -168,7 +164,7 @@ static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream str
         .amax_floor = q->amax_floor,
         .largest = dgi_fp8_max(q->output.dtype),
         .counts = (dgi_device_counts *)q->counts,
-        .pieces_x = (uint32_t)ceil_div(width, DGI_QUANTIZE_PIECE),
+        .pieces_x = (uint32_t)dgi_ceil_div(width, DGI_QUANTIZE_PIECE),
     };
     DGI_TRY(check_pointers(cuda, &q->input, &q->output, &q->scale));
     if (q->counts != NULL) {
