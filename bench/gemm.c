@@ -71,6 +71,12 @@ static void sample_codes(double *out, const operand *o, const int64_t *rows)
     bench_sample_codes(out, picked, o->codes.dtype, &o->scale, rows, o->codes.cols);
 }
 
+/* NaN throughout, so that a product that writes nothing is not taken for the one before it. */
+static void clear_result(void *d, const bench_case *item, dg_dtype type)
+{
+    memset(d, 0xFF, (size_t)(item->m * item->n) * dg_dtype_bytes(type));
+}
+
 static void check_result(const char *who, const bench_samples *s, const void *d, dg_dtype type,
                          int64_t n)
 {
@@ -176,6 +182,7 @@ static void run_deepgemm(const bench_setup *setup, const float *a, const float *
     gemm.accumulation = recipe->accumulation;
     rotation r = rotation_new(setup, &gemm, &qb);
 
+    clear_result(d, item, item->d);
     rotation_run(&r, 0);
     find_kernel(&r, result->kernel, sizeof result->kernel);
     sample_codes(places->a, &qa, places->rows);
@@ -205,6 +212,7 @@ static bench_time run_peer(const bench_setup *setup, const bench_peer *peer, con
     void *prepared = peer->prepare(&product);
     if (prepared == NULL)
         return (bench_time){0};
+    clear_result(d, item, peer->d);
     peer->run(prepared, 0);
     sample_values(places->a, a, places->rows, item->k);
     sample_values(places->b, b, places->cols, item->k);
