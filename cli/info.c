@@ -107,6 +107,7 @@ static cJSON *kernels_json(const devices *d)
         cJSON_AddStringToObject(row, "name", kernel.name);
         cJSON_AddStringToObject(row, "backend", kernel.backend);
         cJSON_AddStringToObject(row, "architecture", kernel.architecture);
+        cJSON_AddBoolToObject(row, "grouped", kernel.grouped);
         cJSON_AddBoolToObject(row, "usable", reason == NULL);
         if (reason != NULL)
             cJSON_AddStringToObject(row, "reason", reason);
@@ -178,7 +179,11 @@ static void print_text(const devices *d)
         cli_table_cell(table, "%s", kernel.name);
         cli_table_cell(table, "%s", kernel.backend);
         cli_table_cell(table, "%s", kernel.architecture);
-        cli_table_cell(table, "%s", reason == NULL ? "yes" : reason);
+        /* Why there is no GPU stands above. */
+        cli_table_cell(table, "%s",
+                       reason == NULL        ? "yes"
+                       : reason == d->no_gpu ? "no GPU"
+                                             : reason);
     }
     cli_table_print(table);
 }

@@ -202,9 +202,9 @@ typedef struct dg_context_options {
      */
     const char *isa;
     /**
-     * Use this GEMM kernel (a name from dg_kernel_at) and no other. NULL: the planner chooses. The
-     * name of a kernel of grouped products, as dg_grouped_explain gives it, is for these calls; the
-     * planner then chooses for all others.
+     * Use this GEMM kernel (a name from dg_kernel_at) and no other. NULL: the planner chooses. A
+     * kernel for grouped products alone is for these calls, and one that is not, on a GPU, for all
+     * others; the planner chooses for the rest.
      */
     const char *kernel;
     /**
@@ -425,6 +425,7 @@ typedef struct dg_kernel_info {
     const char *backend;      /* "cpu" or "cuda"                                          */
     const char *architecture; /* "generic", "avx2", "avx512", "avx512_bf16", "sm_90a"     */
     int32_t tile_m, tile_n, tile_k;
+    bool grouped; /* for dg_grouped_run and tables alone; those of the CPU do all calls */
 } dg_kernel_info;
 /** Row `index` of the table (0, 1, ...); DG_NOT_FOUND after the last. Needs no context. */
 DG_API dg_status dg_kernel_at(int32_t index, dg_kernel_info *info);

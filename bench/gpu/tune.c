@@ -40,7 +40,7 @@ static void find_kernels(tuning *t)
 {
     dg_kernel_info info;
     for (int i = 0; dg_kernel_at(i, &info) == DG_OK; i++)
-        if (strcmp(info.backend, "cuda") == 0) {
+        if (strcmp(info.backend, "cuda") == 0 && !info.grouped) {
             t->kernels = realloc(t->kernels, (size_t)(t->kernel_count + 1) * sizeof *t->kernels);
             if (t->kernels == NULL)
                 cli_die("out of memory");

@@ -438,6 +438,7 @@ class Kernel(NamedTuple):
     tile_m: int
     tile_n: int
     tile_k: int
+    grouped: bool  #: for grouped products and tables alone; those of the CPU do all calls
 
 
 def kernels() -> list[Kernel]:

@@ -447,8 +447,9 @@ PyObject *dgp_kernels(PyObject *module, PyObject *unused)
     PyObject *list = PyList_New(0);
     dg_kernel_info info;
     for (int32_t i = 0; list != NULL && dg_kernel_at(i, &info) == DG_OK; i++) {
-        PyObject *row = Py_BuildValue("(sssiii)", info.name, info.backend, info.architecture,
-                                      (int)info.tile_m, (int)info.tile_n, (int)info.tile_k);
+        PyObject *row =
+            Py_BuildValue("(sssiiiN)", info.name, info.backend, info.architecture, (int)info.tile_m,
+                          (int)info.tile_n, (int)info.tile_k, PyBool_FromLong(info.grouped));
         if (row == NULL || PyList_Append(list, row) < 0)
             Py_CLEAR(list);
         Py_XDECREF(row);

@@ -5,19 +5,27 @@
 #include <string.h>
 
 #define DGI_KERNEL(backend, architecture, name, tile_m, tile_n, tile_k)                            \
-    {name, #backend, #architecture, tile_m, tile_n, tile_k},
+    {name, #backend, #architecture, tile_m, tile_n, tile_k, false},
+#define DGI_HOPPER(name, tile_m, tile_n, grouped)                                                  \
+    {#name, "cuda", "sm_90a", tile_m, tile_n, 128, grouped},
 static const dg_kernel_info kernels[] = {
 #include "core/kernels.def"
 #ifdef DGI_WITH_CUDA
-#define DGI_SM90(name, a, b, tile_m, tile_n, ...)                                                  \
-    DGI_KERNEL(cuda, sm_90a, #name, tile_m, tile_n, 128)
+#define DGI_SM90(name, a, b, tile_m, tile_n, ...) DGI_HOPPER(name, tile_m, tile_n, false)
 #include "core/kernels_sm90.def"
 #undef DGI_SM90
-#define DGI_SM90_DECODE(name, a, b, tokens, ...) DGI_KERNEL(cuda, sm_90a, #name, tokens, 128, 128)
+#define DGI_SM90_DECODE(name, a, b, tokens, ...) DGI_HOPPER(name, tokens, 128, false)
 #include "core/kernels_sm90_decode.def"
+#undef DGI_SM90_DECODE
+#define DGI_SM90(name, a, b, tile_m, tile_n, ...) DGI_HOPPER(name, tile_m, tile_n, true)
+#include "core/kernels_sm90_grouped.def"
+#undef DGI_SM90
+#define DGI_SM90_DECODE(name, a, b, tokens, ...) DGI_HOPPER(name, tokens, 128, true)
+#include "core/kernels_sm90_grouped_few.def"
 #undef DGI_SM90_DECODE
 #endif
 };
+#undef DGI_HOPPER
 #undef DGI_KERNEL
 
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };

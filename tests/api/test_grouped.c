@@ -156,6 +156,19 @@ static int lines_of(const char *text, const char *start, double balance[2])
     return found;
 }
 
+/* The chosen kernel is in the table, on a GPU among those for grouped products. */
+static void check_kernel(const char *text)
+{
+    char name[96] = "";
+    sscanf(strstr(text, "kernel "), "kernel %95[a-z0-9_]", name);
+    dg_kernel_info info;
+    int32_t row = 0;
+    do {
+        assert_ok(dg_kernel_at(row++, &info));
+    } while (strcmp(info.name, name) != 0);
+    assert_int_equal(info.grouped, test_device() != DG_CPU);
+}
+
 /*
  * One kernel is named, and for sizes in host memory the balance is given; what groups.sizes points
  * at is not read.
@@ -194,6 +207,7 @@ static void explanations(void **state)
         assert_int_equal(bytes, strlen(text) + 1);
         assert_int_equal(lines_of(text, "kernel ", NULL), 1);
         assert_int_equal(lines_of(text, "balance ", NULL), 0);
+        check_kernel(text);
         bytes = sizeof text;
         assert_ok(dg_grouped_explain(context, &c->gemm, &c->groups, sizes, text, &bytes));
         assert_int_equal(lines_of(text, "kernel ", NULL), 1);

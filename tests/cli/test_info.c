@@ -25,6 +25,7 @@ static void json_agrees_with_the_library(void **state)
         assert_non_null(kernel);
         assert_string_equal(tool_string(kernel, "name"), row.name);
         assert_string_equal(tool_string(kernel, "architecture"), row.architecture);
+        assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(kernel, "grouped")), row.grouped);
         if (strcmp(row.backend, "cpu") != 0)
             continue;
         bool usable = dg_kernel_usable(context, row.name) == DG_OK;
