@@ -10,6 +10,7 @@
 #include "test.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,32 +130,43 @@ static void g30_no_files(void **state)
     assert_int_equal(files_count(folder, ""), 0);
 }
 
-/* Of work: on the CPU the time that this process computed, so that others' load does not count. */
-static double seconds(void)
+static double now(void)
 {
-    struct timespec now;
-    clock_gettime(test_device() == DG_CPU ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* The first call of a shape costs no compilation: it is within 100 ms of the second. */
+/* By how many seconds the first call of a shape, with a context that is new, exceeds the second. */
+static double excess_of_first_call(rng *r, const recipe *recipe, int64_t m)
+{
+    dg_context *context = test_context(NULL);
+    dg_gemm shape = gemm_of(recipe, m, 77, 201, DG_BF16);
+    gemm_case *c = gemm_case_new(r, &shape, CASE_PLAIN);
+    double first = now();
+    assert_ok(gemm_case_run(c, context));
+    double second = now();
+    assert_ok(gemm_case_run(c, context));
+    double end = now();
+    gemm_case_free(c);
+    dg_destroy(context);
+    return (second - first) - (end - second);
+}
+
+/*
+ * The first call of a shape costs no compilation: it is within 100 ms of the second. A machine
+ * under load may be late once, but a compilation would be there for each new shape.
+ */
 static void g31_first_call(void **state)
 {
     (void)state;
     rng r = rng_new(31);
-    dg_context *context = test_context(NULL);
-    for (int recipe = 0; recipe < recipe_count; recipe++) {
-        dg_gemm shape = gemm_of(&recipes[recipe], 33, 77, 201, DG_BF16);
-        gemm_case *c = gemm_case_new(&r, &shape, CASE_PLAIN);
-        double start = seconds();
-        assert_ok(gemm_case_run(c, context));
-        double first = seconds() - start;
-        start = seconds();
-        assert_ok(gemm_case_run(c, context));
-        assert_true(first - (seconds() - start) < 0.1);
-        gemm_case_free(c);
+    for (int i = 0; i < recipe_count; i++) {
+        double least = INFINITY;
+        for (int64_t m = 33; least >= 0.1 && m < 40; m++)
+            least = fmin(least, excess_of_first_call(&r, &recipes[i], m));
+        assert_true(least < 0.1);
     }
-    dg_destroy(context);
 }
 
 /* A device that is not there is refused when the context is made, with what would be right. */
