@@ -10,6 +10,7 @@ with the file in the page cache, as the commands have it; `copy` and the command
 is on the disk. For numbers that mean something, on an idle machine.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -63,8 +64,14 @@ def run(arguments):
 
 
 def main():
-    tool, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-    gigabytes = float(sys.argv[3]) if len(sys.argv) > 3 else 4.0
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tool", help="the program deepgemm")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("gigabytes", type=float, nargs="?", default=4.0)
+    options = parser.parse_args()
+    tool, folder, gigabytes = options.tool, options.folder, options.gigabytes
     place = folder / f"bench-checkpoint-{os.getpid()}"
     (place / "wide").mkdir(parents=True)
     try:

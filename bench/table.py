@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: MIT
 """Prints the JSON of `deepgemm bench --json` as Markdown.
 
-bench/table.py --means FILE.json ...   A line for each recipe of a GPU's results: geometric means.
-bench/table.py GROUPED.json   Of `bench --grouped`: its rows, then each family of cases as means.
-bench/table.py FILE.json ...   Files whose names differ only in "-1", "-2" and so on are rounds of
-one run: of each case the table shows the round whose share of the floor is the middle one.
+Of `bench --grouped`: its rows, then each family of cases as means. Files whose names differ only in
+"-1", "-2" and so on are rounds of one run: of each case the table shows the round whose share of the
+floor is the middle one.
 """
+import argparse
 import json
 import math
 import re
-import sys
 
 
 def number(value):
@@ -126,18 +125,52 @@ def grouped(result):
         yield f"| {recipe} {form}, {products} products | " + " | ".join(cells) + " |"
 
 
+def slower(results):
+    """Of a GPU's results, what takes longer than 16 bits, and one token that takes longer than 16."""
+    found, compared = {}, 0
+    for result in results:
+        tokens = {(row["recipe"], row["m"], row["n"], row["k"]): row["us"] for row in result["rows"]}
+        for row in result["rows"]:
+            recipe, m, n, k = (row[key] for key in ("recipe", "m", "n", "k"))
+            others = [("cuBLAS BF16", 1.05, row["peer_us"].get("cublas_bf16"))]
+            if m == 1:
+                others.append(("M = 16", 1.02, tokens.get((recipe, 16, n, k))))
+            for name, allowed, us in others:
+                compared += us is not None
+                if us is not None and row["us"] > allowed * us:
+                    shapes = found.setdefault((recipe, result["weights"], m, name), [])
+                    shapes.append(f"{n} x {k} ({row['us'] / us:.2f})")
+    yield f"{sum(map(len, found.values()))} of {compared} comparisons:"
+    yield ""
+    yield "| recipe | weights | M | slower than | N x K (ratio of the times) |"
+    yield "| --- | --- | ---: | --- | --- |"
+    for key, shapes in found.items():
+        yield f"| {' | '.join(map(str, key))} | {', '.join(shapes)} |"
+
+
+parser = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--means", action="store_true",
+                    help="of a GPU's results: only the geometric means of each recipe")
+parser.add_argument("--slower", action="store_true",
+                    help="of a GPU's results: only what takes longer than 16 bits (by more than "
+                         "5 %%), and one token that takes longer than 16 (2 %%)")
+parser.add_argument("files", metavar="FILE.json", nargs="+", help="written by deepgemm bench")
+arguments = parser.parse_args()
 runs = {}
-paths = [path for path in sys.argv[1:] if path != "--means"]
-for path in paths:
+for path in arguments.files:
     with open(path, encoding="utf-8") as file:
         name = re.sub(r"(-\d+)?\.json$", "", path.rsplit("/", 1)[-1])
         runs.setdefault(name, []).append(json.load(file))
+if arguments.slower:
+    print("\n".join(slower(rounds[0] for rounds in runs.values())))
+    runs = {}
 for name, rounds in runs.items():
     if "grouped" in rounds[0]:
         print("\n".join(grouped(rounds[0])))
         continue
     if "regime" in rounds[0]:
-        if "--means" not in sys.argv:
+        if not arguments.means:
             print("\n".join(gpu_table(rounds[0]["rows"])) + "\n")
         print("\n".join(means(rounds[0])))
         continue

@@ -6,9 +6,9 @@
 #
 #     scripts/bench-gpu.sh BUILD-FOLDER RESULT-FOLDER [OPTION OF deepgemm bench ...]
 #
-# Writes burst.json, odd.json, few-rows.json, few-packed.json, few-changing.json, grouped-rows.json,
-# grouped-packed.json, grouped-tables.json, sustained.json and quantize.json; prints a short table
-# last.
+# Writes burst.json, odd.json, few-rows.json, few-packed.json, few-changing.json, few-32.json,
+# grouped-rows.json, grouped-packed.json, grouped-tables.json, sustained.json and quantize.json;
+# prints a short table last.
 # DEVICE=cuda:1 chooses another GPU; COMMIT is noted in the results. STEPS names what is done:
 #     tests sanitizer bench   the default
 #     crossing                from how many tokens on which family of kernels is faster
@@ -99,6 +99,7 @@ for weights in rows packed; do
         "$folder/bench/table.py" "$result/grouped-$weights.json"
 done
 bench grouped-tables --grouped "$folder/bench/tables.txt"
+bench few-32 --weights packed --cases "$folder/bench/few-32.txt"
 bench few-changing --weights changing --cases "$folder/bench/few.txt" --no-peers
 bench burst "$@"
 "$folder/bench/table.py" --means "$result/burst.json" || failed=$((failed + 1))
