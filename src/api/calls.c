@@ -68,7 +68,12 @@ dg_status dg_gemm_explain(dg_context *context, const dg_gemm *gemm, char *text, 
         return dgi_fail(DG_INVALID_ARGUMENT, "text_bytes is NULL");
     dgi_text lines;
     DGI_TRY(dgi_text_open(&lines));
-    dg_status status = context->backend->gemm_explain(context, &complete, lines.stream);
+    dg_status status = DG_OK;
+    if (is_empty(&complete.d))
+        fprintf(lines.stream, "none: d is %lld x %lld, there is nothing to compute\n",
+                (long long)complete.d.rows, (long long)complete.d.cols);
+    else
+        status = context->backend->gemm_explain(context, &complete, lines.stream);
     return dgi_text_close(&lines, status, text, text_bytes);
 }
 

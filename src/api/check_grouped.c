@@ -240,7 +240,7 @@ static dg_status check_memory(const dg_gemm *g, const dg_groups *q)
 
 dg_status dgi_check_groups(const dg_gemm *gemm, const dg_groups *q, const dg_context *context)
 {
-    dg_gemm g = *gemm;
+    dg_gemm g = *gemm, placed = *gemm;
     DGI_TRY(check_fields(q));
     DGI_TRY(check_weights(gemm, q));
     if (g.workspace != NULL)
@@ -249,9 +249,9 @@ dg_status dgi_check_groups(const dg_gemm *gemm, const dg_groups *q, const dg_con
                         "context");
     if (q->weights != NULL)
         g.weights = q->weights[0];
-    if (q->grouping == DG_GROUPS_K_BLOCKS) {
-        g.a.ld = g.a.cols;
-        g.b.ld = g.b.cols;
+    if (q->grouping == DG_GROUPS_K_BLOCKS) { /* all blocks together */
+        g.a.ld = placed.a.ld = g.a.cols;
+        g.b.ld = placed.b.ld = g.b.cols;
     }
     if (dgi_groups_divide_k(
             q)) { /* scales: their number first, then all else as if it were exact */
@@ -266,7 +266,7 @@ dg_status dgi_check_groups(const dg_gemm *gemm, const dg_groups *q, const dg_con
     if (q->count == 0 && q->padding == DG_PADDING_ZERO && dgi_groups_share_rows(q) &&
         d_rows * g.d.cols != 0 && g.d.data == NULL)
         return dgi_fail(DG_INVALID_ARGUMENT, "d.data is NULL, but all of its rows become zero");
-    return check_memory(gemm, q);
+    return check_memory(&placed, q);
 }
 
 static bool same_blocks(const dg_scale *x, const dg_scale *y)

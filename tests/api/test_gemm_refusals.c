@@ -6,6 +6,8 @@
 #include "gemm_case.h"
 #include "test.h"
 
+#include <string.h>
+
 #include <stdlib.h>
 
 static dg_context *context;
@@ -224,6 +226,26 @@ static void overlapping_output(void **state)
     assert_refused(dg_gemm_run(context, &g, NULL), DG_INVALID_ARGUMENT, "d overlaps c");
 }
 
+/* An empty D is no error, and has an explanation. */
+static void explained_empty(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char text[256];
+        size_t bytes = sizeof text;
+        dg_gemm g = DG_GEMM_INIT;
+        const int64_t m = i == 0 ? 0 : 4, n = i == 0 ? 4 : 0;
+        static float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+        g.a = dg_matrix_of(ones, DG_E4M3, m, 4);
+        g.b = dg_matrix_of(ones, DG_E4M3, n, 4);
+        g.d = dg_matrix_of(NULL, DG_F32, m, n);
+        g.scale_a = dg_scale_of(ones, DG_F32, m, 4, 0, 0);
+        g.scale_b = dg_scale_of(ones, DG_F32, n, 4, 0, 0);
+        assert_ok(dg_gemm_explain(context, &g, text, &bytes));
+        assert_non_null(strstr(text, i == 0 ? "0 x 4" : "4 x 0"));
+    }
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -238,6 +260,7 @@ int main(int argc, char **argv)
         TEST(workspace),
         TEST(optional_operands),
         TEST(overlapping_output),
+        TEST(explained_empty),
     };
     return test_run(argc, argv, tests);
 }

@@ -170,6 +170,26 @@ static void too_few_scales(void **state)
 }
 
 /* None of it did any harm. */
+/* Blocks along K lie one behind another: ld says nothing, also not where A ends. */
+static void ld_of_blocks(void **state)
+{
+    (void)state;
+    enum { M = 16, N = 32, K = 64 };
+    static _Alignas(256) char memory[(M + N) * K + M * N * 4 + 256];
+    static const int32_t sizes[] = {32, 32};
+    dg_gemm g = DG_GEMM_INIT;
+    g.a = dg_matrix_of(memory, DG_E4M3, M, K);
+    g.b = dg_matrix_of(memory + M * K, DG_E4M3, N, K);
+    g.d = dg_matrix_of(memory + (M + N) * K, DG_F32, M, N);
+    g.scale_a = g.scale_b = dg_scale_of(memory + sizeof memory - 256, DG_F32, M, K, 0, 0);
+    dg_groups q = dg_groups_of(DG_GROUPS_K_BLOCKS, 1, sizes, &g);
+    const int64_t lds[] = {K, 0, 1000, INT64_MAX, -1};
+    for (size_t i = 0; i < sizeof lds / sizeof lds[0]; i++) {
+        g.a.ld = g.b.ld = lds[i];
+        assert_ok(dg_grouped_prepare(context, &g, &q));
+    }
+}
+
 static void still_works(void **state)
 {
     (void)state;
@@ -186,6 +206,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(packed_weights),
         cmocka_unit_test(sizes_that_are_read),
         cmocka_unit_test(too_few_scales),
+        cmocka_unit_test(ld_of_blocks),
         cmocka_unit_test(still_works),
     };
     test_begin(argc, argv);
