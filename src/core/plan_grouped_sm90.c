@@ -78,18 +78,22 @@ double dgi_sm90_grouped_cycles(const dgi_sm90_kernel *kernel, const dgi_typical 
     return busiest + rounds * DGI_GROUPED_ROUND_CYCLES;
 }
 
-dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index)
+dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, bool invariant,
+                                  int32_t *index)
 {
     const dg_gemm *gemm = &typical->gemm;
     double best = 0.0, rounds;
+    bool best_fits = false;
     *index = -1;
     for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++) {
         const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[i];
         if (!dgi_sm90_can_run(kernel, gemm))
             continue;
         const double cost = cycles(kernel, typical, units, &rounds);
-        if (*index < 0 || cost < best) {
+        const bool fits = !invariant || dgi_sm90_is_invariant(kernel, gemm);
+        if (*index < 0 || fits > best_fits || (fits == best_fits && cost < best)) {
             best = cost;
+            best_fits = fits;
             *index = i;
         }
     }

@@ -13,10 +13,12 @@ extern const dgi_sm90_kernel dgi_sm90_grouped_kernels[];
 extern const int32_t dgi_sm90_grouped_kernel_count;
 
 /*
- * The kernel for products of like kind on a GPU of `units` multiprocessors. Fails with
+ * The kernel for products of like kind on a GPU of `units` multiprocessors; when `invariant`, of
+ * those that add up in the order of dgi_sm90_is_invariant(), where there are any. Fails with
  * DG_UNSUPPORTED_... when none can run.
  */
-dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, int32_t *index);
+dg_status dgi_sm90_choose_grouped(const dgi_typical *typical, int32_t units, bool invariant,
+                                  int32_t *index);
 
 /*
  * Predicted for products of like kind, for a comparison with kernels of another family: with what

@@ -178,13 +178,7 @@ static bool varies_along_k(const dg_scale *scale)
     return scale->cols > 1 && scale->block_cols != 0;
 }
 
-/*
- * Whether the kernel adds up in the order that all kernels for these scales keep to in
- * batch-invariant mode: those for few tokens promote each 128 of K, or each 32 where scales change
- * within, and scales act in the epilogue only where they are constant along K. Types that have no
- * such kernel have only one for all scales.
- */
-static bool is_invariant(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
+bool dgi_sm90_is_invariant(const dgi_sm90_kernel *kernel, const dg_gemm *gemm)
 {
     const dg_scale *a = &gemm->scale_a, *b = &gemm->scale_b;
     const bool constant = !varies_along_k(a) && !varies_along_k(b);
@@ -206,7 +200,7 @@ dg_status dgi_sm90_choose(const dg_gemm *gemm, int32_t units, bool invariant, dg
         }
         if (why != NONE)
             continue;
-        const bool fits = !invariant || is_invariant(&dgi_sm90_kernels[i], gemm);
+        const bool fits = !invariant || dgi_sm90_is_invariant(&dgi_sm90_kernels[i], gemm);
         const dgi_sm90_plan candidate = plan_of(gemm, units, i);
         if (!found || fits > best_fits || (fits == best_fits && candidate.cycles < plan->cycles)) {
             *plan = candidate;

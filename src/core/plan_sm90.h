@@ -43,6 +43,14 @@ dg_status dgi_sm90_accepts(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
 /* The same without words, for a search. */
 bool dgi_sm90_can_run(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
 
+/*
+ * Whether the kernel adds up in the order that all kernels for these scales keep to in
+ * batch-invariant mode: those for few tokens promote each 128 of K, or each 32 where scales change
+ * within, and scales act in the epilogue only where they are constant along K. Types that have no
+ * such kernel have only one for all scales.
+ */
+bool dgi_sm90_is_invariant(const dgi_sm90_kernel *kernel, const dg_gemm *gemm);
+
 /* The row of that name, or -1. */
 int32_t dgi_sm90_find(const char *name);
 

@@ -32,7 +32,7 @@ dg_status dgi_cuda_describe_product(dgi_cuda *cuda, const dgi_sm90_kernel *kerne
 dg_status dgi_cuda_choose_grouped(const dgi_cuda *cuda, const dgi_typical *typical, int32_t *kernel)
 {
     if (cuda->forced_grouped < 0)
-        return dgi_sm90_choose_grouped(typical, cuda->units, kernel);
+        return dgi_sm90_choose_grouped(typical, cuda->units, cuda->batch_invariant, kernel);
     *kernel = cuda->forced_grouped;
     return dgi_sm90_accepts(&dgi_sm90_grouped_kernels[*kernel], &typical->gemm);
 }

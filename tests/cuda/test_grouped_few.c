@@ -242,7 +242,7 @@ static void all_kernels_agree(void **state)
         void *first = NULL;
         dgi_decode_plan plan, chosen;
         int32_t many;
-        assert_ok(dgi_sm90_choose_grouped(&typical, 132, &many));
+        assert_ok(dgi_sm90_choose_grouped(&typical, 132, false, &many));
         compare_bits(c, dgi_sm90_grouped_kernels[many].name, &first);
         assert_true(dgi_grouped_few_choose(&typical, 132, false, &chosen));
         for (int32_t j = 0; j < dgi_grouped_few_kernel_count; j++) {

@@ -244,7 +244,7 @@ static void every_recipe_has_a_kernel(void **state)
     int32_t index;
     for (int i = 0; i < recipe_count; i++) {
         const dgi_typical any = {gemm_of(&recipes[i], 1000, 4096, 4096, DG_BF16), 8, 1000, 0.3};
-        assert_ok(dgi_sm90_choose_grouped(&any, 132, &index));
+        assert_ok(dgi_sm90_choose_grouped(&any, 132, false, &index));
     }
     /* A group's rows are computed once wherever one tile of a kernel holds most groups. */
     static const struct {
@@ -255,12 +255,12 @@ static void every_recipe_has_a_kernel(void **state)
     for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++) {
         const dgi_typical t = {gemm_of(recipe_named("block128"), 4096, 6144, 7168, DG_BF16),
                                tiles[i].products, tiles[i].rows, 0.3};
-        assert_ok(dgi_sm90_choose_grouped(&t, 132, &index));
+        assert_ok(dgi_sm90_choose_grouped(&t, 132, false, &index));
         assert_in_range(dgi_sm90_grouped_kernels[index].tile_m, tiles[i].lowest, tiles[i].highest);
     }
     dgi_typical odd = {gemm_of(recipe_named("block128"), 64, 64, 256, DG_BF16), 8, 64, 0.0};
     odd.gemm.scale_a = scale_of(DG_F32, 64, 256, 1, 100, 0, 0);
-    assert_refused(dgi_sm90_choose_grouped(&odd, 132, &index), DG_UNSUPPORTED_SCALE,
+    assert_refused(dgi_sm90_choose_grouped(&odd, 132, false, &index), DG_UNSUPPORTED_SCALE,
                    "multiples of 32");
 }
 

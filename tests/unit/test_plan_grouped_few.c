@@ -154,7 +154,7 @@ static void what_is_fast_is_chosen(void **state)
             typical_of("block128", cases[i].products, cases[i].rows, cases[i].n, cases[i].k);
         int32_t many;
         dgi_decode_plan plan;
-        assert_ok(dgi_sm90_choose_grouped(&t, UNITS, &many));
+        assert_ok(dgi_sm90_choose_grouped(&t, UNITS, false, &many));
         assert_true(dgi_grouped_few_choose(&t, UNITS, true, &plan));
         double best = cases[i].many, taken = cases[i].many;
         for (int j = 0; j < 4; j++)
