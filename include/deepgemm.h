@@ -122,7 +122,9 @@ DG_API dg_status dg_convert(const void *source, dg_dtype source_dtype, void *tar
 
 /**
  * A row-major matrix: element (r, c) is data[r * ld + c]. `ld` >= cols; it may be anything when
- * rows <= 1. Any alignment of `data` is accepted. An input's data is never written.
+ * rows <= 1. Any alignment of `data` is accepted, but on a GPU elements of 16 and of 32 bits,
+ * scales too, lie at multiples of their size (else DG_MISALIGNED). An input's data is never
+ * written.
  */
 typedef struct dg_matrix {
     void *data;
@@ -454,7 +456,10 @@ DG_API dg_status dg_weights_bytes(dg_context *context, const dg_matrix *b, const
 /** Writes the codes and scales back; shapes, types and granularity must be those packed. */
 DG_API dg_status dg_weights_unpack(dg_context *context, const dg_weights *weights,
                                    const dg_matrix *b, const dg_scale *scale_b, void *stream);
-/** Releases packed weights (not a caller's buffer); NULL is ignored. */
+/**
+ * Releases packed weights (not a caller's buffer); NULL is ignored. Those whose memory the library
+ * has allocated are released before the context that packed them.
+ */
 DG_API void dg_weights_destroy(dg_weights *weights);
 
 /* ---- grouped GEMM -------------------------------------------------------------------- */
@@ -631,7 +636,9 @@ DG_API void dg_table_destroy(dg_table *table);
  * to the device yet. No problem's D may overlap what another one reads or writes, which is not
  * checked. gemm->workspace is NULL. On a GPU a, b and their ld are multiples of 16: else
  * dg_table_update() gives DG_MISALIGNED, and a problem whose a or b dg_table_update_device() has
- * moved elsewhere is left alone.
+ * moved elsewhere is left alone. There the kernel is chosen for `largest`, phases included: a
+ * problem whose scales, by other phases, change where that kernel takes none is
+ * DG_UNSUPPORTED_SCALE.
  */
 DG_API dg_status dg_table_set(dg_table *table, int32_t index, const dg_gemm *gemm);
 /**

@@ -185,6 +185,9 @@ dg_status dgi_cuda_describe_scales(dgi_cuda *cuda, const dg_scale *scale, uint32
  * memory has been released since: such a call faults as it would anywhere.
  */
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
+/* The same of an operand, and DG_MISALIGNED where a load of one of its elements would fault. */
+dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtype,
+                                 const char *name);
 void dgi_cuda_forget_pointers(dgi_cuda *cuda);
 
 /* scratch.c */

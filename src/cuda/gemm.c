@@ -184,21 +184,23 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
     const bool packed = gemm->weights != NULL;
     const struct {
         const void *data;
+        dg_dtype dtype;
         bool used;
         const char *name;
     } operands[] = {
-        {gemm->d.data, true, "d"},
-        {gemm->a.data, !empty, "a"},
-        {packed ? gemm->weights->data : gemm->b.data, !empty, packed ? "weights" : "b"},
-        {gemm->scale_a.data, !empty, "scale_a"},
-        {gemm->scale_b.data, !empty, "scale_b"},
-        {gemm->scale_d.data, gemm->scale_d.dtype != DG_NONE, "scale_d"},
-        {gemm->bias.data, gemm->bias.dtype != DG_NONE, "bias"},
-        {gemm->c.data, gemm->c.dtype != DG_NONE && gemm->beta != 0.0f, "c"},
+        {gemm->d.data, gemm->d.dtype, true, "d"},
+        {gemm->a.data, gemm->a.dtype, !empty, "a"},
+        {packed ? gemm->weights->data : gemm->b.data, DG_NONE, !empty, packed ? "weights" : "b"},
+        {gemm->scale_a.data, gemm->scale_a.dtype, !empty, "scale_a"},
+        {gemm->scale_b.data, gemm->scale_b.dtype, !empty, "scale_b"},
+        {gemm->scale_d.data, gemm->scale_d.dtype, gemm->scale_d.dtype != DG_NONE, "scale_d"},
+        {gemm->bias.data, gemm->bias.dtype, gemm->bias.dtype != DG_NONE, "bias"},
+        {gemm->c.data, gemm->c.dtype, gemm->c.dtype != DG_NONE && gemm->beta != 0.0f, "c"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         if (operands[i].used)
-            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
+            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
+                                           operands[i].name));
     return DG_OK;
 }
 
@@ -274,6 +276,8 @@ static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
     DGI_TRY(dgi_cuda_check_scale(&gemm->scale_d, "scale_d"));
     DGI_TRY(choose(cuda, gemm, &chosen));
     const size_t bytes = scratch_bytes(gemm);
+    if (bytes != 0 && gemm->workspace != NULL)
+        DGI_TRY(dgi_cuda_check_pointer(cuda, gemm->workspace, "workspace"));
     if (bytes == 0 || gemm->workspace != NULL)
         return run_with(cuda, gemm, &chosen, gemm->workspace, stream);
     void *memory;

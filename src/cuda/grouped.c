@@ -410,24 +410,26 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
     const bool empty = g->a.cols == 0 || q->count == 0;
     const struct {
         const void *data;
+        dg_dtype dtype;
         bool used;
         const char *name;
     } operands[] = {
-        {g->d.data, true, "d"},
-        {g->a.data, !empty && g->a.rows != 0, "a"},
-        {g->b.data, !empty && q->weights == NULL, "b"},
-        {g->scale_a.data, !empty && g->a.rows != 0, "scale_a"},
-        {g->scale_b.data, !empty && q->weights == NULL, "scale_b"},
-        {g->scale_d.data, g->scale_d.dtype != DG_NONE, "scale_d"},
-        {g->bias.data, g->bias.dtype != DG_NONE, "bias"},
-        {g->c.data, g->beta != 0.0f, "c"},
-        {q->sizes, q->count != 0, "groups.sizes"},
-        {q->gather, q->gather != NULL, "groups.gather"},
-        {q->scatter, q->scatter != NULL, "groups.scatter"},
+        {g->d.data, g->d.dtype, true, "d"},
+        {g->a.data, g->a.dtype, !empty && g->a.rows != 0, "a"},
+        {g->b.data, g->b.dtype, !empty && q->weights == NULL, "b"},
+        {g->scale_a.data, g->scale_a.dtype, !empty && g->a.rows != 0, "scale_a"},
+        {g->scale_b.data, g->scale_b.dtype, !empty && q->weights == NULL, "scale_b"},
+        {g->scale_d.data, g->scale_d.dtype, g->scale_d.dtype != DG_NONE, "scale_d"},
+        {g->bias.data, g->bias.dtype, g->bias.dtype != DG_NONE, "bias"},
+        {g->c.data, g->c.dtype, g->beta != 0.0f, "c"},
+        {q->sizes, DG_NONE, q->count != 0, "groups.sizes"},
+        {q->gather, DG_NONE, q->gather != NULL, "groups.gather"},
+        {q->scatter, DG_NONE, q->scatter != NULL, "groups.scatter"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         if (operands[i].used)
-            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
+            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
+                                           operands[i].name));
     return DG_OK;
 }
 
@@ -525,7 +527,12 @@ dg_status dgi_cuda_grouped_prepare(dg_context *context, const dg_gemm *gemm,
     DGI_TRY(begin(&c, context, gemm, groups));
     bool pushed;
     DGI_TRY(dgi_cuda_enter(c.cuda, &pushed));
-    return dgi_cuda_leave(c.cuda, pushed, load(&c));
+    dg_status status = load(&c);
+    if (status == DG_OK)
+        status = pass(&c, true, NULL);
+    if (status == DG_OK && c.used > 0)
+        status = dgi_cuda_scratch_grow(c.cuda, c.used);
+    return dgi_cuda_leave(c.cuda, pushed, status);
 }
 
 /* ---- explaining ------------------------------------------------------------------------ */

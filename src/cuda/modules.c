@@ -112,7 +112,8 @@ static dg_status find(dgi_cuda *cuda, int32_t number, const char *name, int shar
         if (status == DG_OK && captured)
             status = dgi_fail(DG_NOT_PREPARED,
                               "%s is not loaded, and cannot be while the stream is captured: call "
-                              "dg_gemm_prepare(), or make the call once, before the capture",
+                              "dg_gemm_prepare() or dg_grouped_prepare(), or make the same call "
+                              "once, before the capture",
                               name);
         if (status == DG_OK)
             status = load(cuda, kernel, cubins[number], name, shared_bytes);

@@ -50,6 +50,16 @@ dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *n
                     data, ordinal, cuda->device);
 }
 
+dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtype, const char *name)
+{
+    const size_t element = dg_dtype_bytes(dtype);
+    if (element > 1 && (uintptr_t)data % element != 0)
+        return dgi_fail(DG_MISALIGNED,
+                        "%s is at %p: on CUDA devices an element of %s lies at a multiple of %zu",
+                        name, data, dg_dtype_name(dtype), element);
+    return dgi_cuda_check_pointer(cuda, data, name);
+}
+
 void dgi_cuda_forget_pointers(dgi_cuda *cuda)
 {
     for (int i = 0; i < DGI_KNOWN_POINTERS; i++)

@@ -135,11 +135,12 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_matrix *input, const dg
                                 const dg_scale *scale)
 {
     if (input->rows * input->cols > 0) {
-        DGI_TRY(dgi_cuda_check_pointer(cuda, input->data, "input"));
-        DGI_TRY(dgi_cuda_check_pointer(cuda, output->data, "output"));
+        DGI_TRY(dgi_cuda_check_operand(cuda, input->data, input->dtype, "input"));
+        DGI_TRY(dgi_cuda_check_operand(cuda, output->data, output->dtype, "output"));
     }
-    return scale->rows * scale->cols > 0 ? dgi_cuda_check_pointer(cuda, scale->data, "scale")
-                                         : DG_OK;
+    return scale->rows * scale->cols > 0
+               ? dgi_cuda_check_operand(cuda, scale->data, scale->dtype, "scale")
+               : DG_OK;
 }
 
 static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream stream)
@@ -164,10 +165,13 @@ static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream str
         .amax_floor = q->amax_floor,
         .largest = dgi_fp8_max(q->output.dtype),
         .counts = (dgi_device_counts *)q->counts,
-        .pieces_x = (uint32_t)dgi_ceil_div(width, DGI_QUANTIZE_PIECE),
+        .pieces_x = (uint32_t)dgi_ceil_div(width > 0 ? width : 1, DGI_QUANTIZE_PIECE),
     };
     DGI_TRY(check_pointers(cuda, &q->input, &q->output, &q->scale));
     if (q->counts != NULL) {
+        if ((uintptr_t)q->counts % _Alignof(dg_quantize_counts) != 0)
+            return dgi_fail(DG_MISALIGNED, "counts is at %p: its numbers are 8-byte aligned",
+                            (void *)q->counts);
         DGI_TRY(dgi_cuda_check_pointer(cuda, q->counts, "counts"));
         DGI_TRY(dgi_driver_check(&cuda->driver,
                                  cuda->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)q->counts, 0,

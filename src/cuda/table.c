@@ -13,16 +13,20 @@
 typedef struct table_state {
     int32_t kernel;
     dgi_grouped_product *host; /* what an update copies to `described` */
-    dgi_varying vary;          /* whether scales change along K in the largest problem */
     CUdeviceptr memory;        /* of all that follows */
     dgi_grouped_product *described;
     dgi_prepared prepared;
 } table_state;
 
-static void release(dgi_cuda *cuda, table_state *s)
+/* The device's context is current. */
+static void release_memory(dgi_cuda *cuda, table_state *s)
 {
     if (s->memory != 0)
         cuda->driver.cuMemFree(s->memory);
+}
+
+static void release_host(table_state *s)
+{
     free(s->host);
     free(s);
 }
@@ -32,7 +36,7 @@ static dg_status place(dgi_cuda *cuda, table_state *s, const dg_table *table)
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
     const int32_t problems = table->problems;
     const int64_t k = table->largest.a.cols;
-    const size_t described = (size_t)problems * sizeof *s->described;
+    const size_t described = ((size_t)problems + 1) * sizeof *s->described; /* never nothing */
     const size_t bytes =
         described + dgi_cuda_prepare(cuda, kernel, problems, k, NULL, &s->prepared);
     DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemAlloc(&s->memory, bytes),
@@ -41,9 +45,10 @@ static dg_status place(dgi_cuda *cuda, table_state *s, const dg_table *table)
     s->described = (dgi_grouped_product *)memory;
     dgi_cuda_prepare(cuda, kernel, problems, k, memory + described, &s->prepared);
     /* Nothing is set: all problems are empty. */
-    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuMemsetD8Async(s->memory, 0, bytes, NULL),
-                             "clearing a table"));
-    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(NULL),
+    DGI_TRY(dgi_driver_check(
+        &cuda->driver, cuda->driver.cuMemsetD8Async(s->memory, 0, bytes, CU_STREAM_PER_THREAD),
+        "clearing a table"));
+    DGI_TRY(dgi_driver_check(&cuda->driver, cuda->driver.cuStreamSynchronize(CU_STREAM_PER_THREAD),
                              "clearing a table"));
     CUfunction function;
     DGI_TRY(dgi_cuda_grouped_kernel(cuda, s->kernel, NULL, &function));
@@ -58,7 +63,6 @@ static dgi_typical typical_of(const dg_table *table)
 dg_status dgi_cuda_table_open(dg_table *table)
 {
     dgi_cuda *cuda = table->context->state;
-    const dg_gemm *largest = &table->largest;
     int32_t kernel;
     const dgi_typical typical = typical_of(table);
     DGI_TRY(dgi_cuda_choose_grouped(cuda, &typical, &kernel));
@@ -72,13 +76,16 @@ dg_status dgi_cuda_table_open(dg_table *table)
     }
     memset(s->host, 0, (problems + 1) * sizeof *s->host);
     s->kernel = kernel;
-    s->vary = dgi_cuda_varying(largest);
     bool pushed;
     dg_status status = dgi_cuda_enter(cuda, &pushed);
-    if (status == DG_OK)
-        status = dgi_cuda_leave(cuda, pushed, place(cuda, s, table));
+    if (status == DG_OK) {
+        status = place(cuda, s, table);
+        if (status != DG_OK)
+            release_memory(cuda, s);
+        status = dgi_cuda_leave(cuda, pushed, status);
+    }
     if (status != DG_OK) {
-        release(cuda, s);
+        release_host(s);
         return status;
     }
     table->state = s;
@@ -91,12 +98,35 @@ void dgi_cuda_table_close(dg_table *table)
     bool pushed;
     if (dgi_cuda_enter(cuda, &pushed) != DG_OK)
         return;
-    release(cuda, table->state);
+    release_memory(cuda, table->state);
     dgi_cuda_leave(cuda, pushed, DG_OK);
+    release_host(table->state);
+}
+
+static void grow_scale(dg_scale *scale, int64_t rows, int64_t cols)
+{
+    scale->rows = dg_scale_count(rows, scale->block_rows, scale->row_phase);
+    scale->cols = dg_scale_count(cols, scale->block_cols, scale->col_phase);
+}
+
+/* The problem as large as the device may make it: its scales, by their phases, then change where
+ * those of the largest problem need not. Packed weights keep their N and K. */
+static dg_gemm at_largest(const dg_gemm *largest, const dg_gemm *g)
+{
+    dg_gemm most = *g;
+    most.a.rows = most.d.rows = largest->d.rows;
+    if (g->weights == NULL) {
+        most.b.rows = most.d.cols = largest->d.cols;
+        most.a.cols = most.b.cols = largest->a.cols;
+    }
+    grow_scale(&most.scale_a, most.a.rows, most.a.cols);
+    grow_scale(&most.scale_b, most.b.rows, most.b.cols);
+    return most;
 }
 
 /* What the copy engine and the kernel need of a problem, which the front does not know. */
-static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
+static dg_status check(const table_state *s, const dg_gemm *largest, const dg_gemm *g,
+                       int32_t index)
 {
     const dgi_sm90_kernel *kernel = &dgi_sm90_grouped_kernels[s->kernel];
     const dg_matrix *operands[] = {&g->a, &g->b};
@@ -113,7 +143,8 @@ static dg_status check(const table_state *s, const dg_gemm *g, int32_t index)
     DGI_TRY(dgi_cuda_check_scale(&g->scale_a, "scale_a"));
     DGI_TRY(dgi_cuda_check_scale(&g->scale_b, "scale_b"));
     DGI_TRY(dgi_cuda_check_scale(&g->scale_d, "scale_d"));
-    return dgi_sm90_accepts(kernel, g);
+    const dg_gemm most = at_largest(largest, g);
+    return dgi_sm90_accepts(kernel, &most);
 }
 
 /* As dg_gemm_run does, of operands that are not empty: an empty one may have any address. */
@@ -121,21 +152,23 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g)
 {
     const struct {
         const void *data;
+        dg_dtype dtype;
         int64_t elements;
         const char *name;
     } operands[] = {
-        {g->a.data, g->a.rows * g->a.cols, "a"},
-        {g->b.data, g->weights == NULL ? g->b.rows * g->b.cols : 0, "b"},
-        {g->c.data, g->beta != 0.0f ? g->c.rows * g->c.cols : 0, "c"},
-        {g->d.data, g->d.rows * g->d.cols, "d"},
-        {g->bias.data, g->bias.rows * g->bias.cols, "bias"},
-        {g->scale_a.data, g->scale_a.rows * g->scale_a.cols, "scale_a"},
-        {g->scale_b.data, g->scale_b.rows * g->scale_b.cols, "scale_b"},
-        {g->scale_d.data, g->scale_d.rows * g->scale_d.cols, "scale_d"},
+        {g->a.data, g->a.dtype, g->a.rows * g->a.cols, "a"},
+        {g->b.data, g->b.dtype, g->weights == NULL ? g->b.rows * g->b.cols : 0, "b"},
+        {g->c.data, g->c.dtype, g->beta != 0.0f ? g->c.rows * g->c.cols : 0, "c"},
+        {g->d.data, g->d.dtype, g->d.rows * g->d.cols, "d"},
+        {g->bias.data, g->bias.dtype, g->bias.rows * g->bias.cols, "bias"},
+        {g->scale_a.data, g->scale_a.dtype, g->scale_a.rows * g->scale_a.cols, "scale_a"},
+        {g->scale_b.data, g->scale_b.dtype, g->scale_b.rows * g->scale_b.cols, "scale_b"},
+        {g->scale_d.data, g->scale_d.dtype, g->scale_d.rows * g->scale_d.cols, "scale_d"},
     };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
         if (operands[i].elements > 0)
-            DGI_TRY(dgi_cuda_check_pointer(cuda, operands[i].data, operands[i].name));
+            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
+                                           operands[i].name));
     return DG_OK;
 }
 
@@ -172,7 +205,8 @@ static dg_status update(dgi_cuda *cuda, dg_table *table, CUstream stream)
             continue;
         }
         DGI_TRY(check_pointers(cuda, &g));
-        DGI_TRY(dgi_cuda_describe_product(cuda, kernel, &g, s->vary, &s->host[i]));
+        const dg_gemm most = at_largest(&table->largest, &g);
+        DGI_TRY(dgi_cuda_describe_product(cuda, kernel, &g, dgi_cuda_varying(&most), &s->host[i]));
     }
     CUresult result = cuda->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)s->described,
                                                  (CUdeviceptr)(uintptr_t)s->host,
@@ -188,13 +222,38 @@ dg_status dgi_cuda_table_update(dg_table *table, void *stream)
     for (int32_t i = 0; i < table->problems; i++) {
         const dg_gemm g = dgi_cuda_with_weights(&table->set[i]);
         if (g.d.dtype != DG_NONE)
-            DGI_TRY(check(table->state, &g, i));
+            DGI_TRY(check(table->state, &table->largest, &g, i));
     }
     if (table->problems == 0)
         return DG_OK;
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
     return dgi_cuda_leave(cuda, pushed, update(cuda, table, stream));
+}
+
+/* Memory of the host or of another device would fault in grouped_setup. */
+static dg_status check_values(dgi_cuda *cuda, const dg_table_values *v)
+{
+    const struct {
+        const void *array;
+        const char *name;
+    } arrays[] = {
+        {v->m, "values.m"},
+        {v->n, "values.n"},
+        {v->k, "values.k"},
+        {v->a, "values.a"},
+        {v->b, "values.b"},
+        {v->c, "values.c"},
+        {v->d, "values.d"},
+        {v->bias, "values.bias"},
+        {v->scale_a, "values.scale_a"},
+        {v->scale_b, "values.scale_b"},
+        {v->scale_d, "values.scale_d"},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        if (arrays[i].array != NULL)
+            DGI_TRY(dgi_cuda_check_pointer(cuda, arrays[i].array, arrays[i].name));
+    return DG_OK;
 }
 
 dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v, void *stream)
@@ -206,7 +265,10 @@ dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v
         return DG_OK;
     bool pushed;
     DGI_TRY(dgi_cuda_enter(cuda, &pushed));
-    return dgi_cuda_leave(cuda, pushed, setup(cuda, table, &values, stream));
+    dg_status status = check_values(cuda, v);
+    if (status == DG_OK)
+        status = setup(cuda, table, &values, stream);
+    return dgi_cuda_leave(cuda, pushed, status);
 }
 
 dg_status dgi_cuda_table_run(dg_table *table, void *stream)

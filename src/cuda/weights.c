@@ -41,7 +41,7 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_weights *weights, const
     if (b->rows * b->cols > 0)
         DGI_TRY(dgi_cuda_check_pointer(cuda, b->data, "b"));
     if (scale_b->rows * scale_b->cols > 0)
-        DGI_TRY(dgi_cuda_check_pointer(cuda, scale_b->data, "scale_b"));
+        DGI_TRY(dgi_cuda_check_operand(cuda, scale_b->data, scale_b->dtype, "scale_b"));
     return weights->data_bytes > 0 ? dgi_cuda_check_pointer(cuda, weights->data, "buffer") : DG_OK;
 }
 

@@ -6,9 +6,8 @@
 #include "gemm_case.h"
 #include "test.h"
 
-#include <string.h>
-
 #include <stdlib.h>
+#include <string.h>
 
 static dg_context *context;
 static gemm_case *good; /* a call that is right, with every optional operand */
