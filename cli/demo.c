@@ -89,6 +89,8 @@ int cli_demo(int argc, char **argv)
         llama_text text = llama_read_text(&d.model, path);
         ids = text.ids; /* the first text, where there are several */
         tokens = text.tokens < tokens ? text.tokens : tokens;
+        if (tokens < least_tokens)
+            cli_die("%s: a prediction needs at least %d tokens", path, least_tokens);
         free(path);
     } else {
         result.missing = cache;

@@ -194,6 +194,8 @@ llama_text llama_read_text(const llama *model, const char *path)
     if (strcmp(tensor.stored_type, "I32") != 0 || tensor.rank < 1 || tensor.rank > 2)
         cli_die("%s: ids are stored as %s in %d dimensions, not as I32 in one or two", path,
                 tensor.stored_type, tensor.rank);
+    if (tensor.elements == 0)
+        cli_die("%s: ids hold no token", path);
     llama_text text = {
         .ids = cli_alloc(tensor.bytes),
         .sequences = tensor.rank == 2 ? tensor.shape[0] : 1,

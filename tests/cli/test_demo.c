@@ -511,6 +511,17 @@ static void refusals(void **state)
     refuse(arguments, 1, "shape");
     write_config(m, ", \"head_dim\": 1e300");
     refuse(arguments, 1, "head_dim is 1e+300, not a size");
+
+    write_config(m, "");
+    const char *text = files_path(m->folder, "tokens.safetensors");
+    safetensors_write(text, &(stored){"ids", "I32", 4, 0, 16, m->ids}, 1);
+    refuse(arguments, 1, "ids hold no token");
+    tool_result r = tool_run("", "compare %1$s %1$s --text %2$s", m->folder, text);
+    tool_expect(&r, 1);
+    assert_non_null(strstr(r.err, "ids hold no token"));
+    tool_free(&r);
+    safetensors_write(text, &(stored){"ids", "I32", 4, 1, 0, m->ids}, 1);
+    refuse(arguments, 1, "at least 2 tokens");
     refuse("--model /nowhere", 1, "/nowhere");
     refuse("--tokens 1", 2, "--tokens");
 }
