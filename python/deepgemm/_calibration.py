@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _C
 from ._api import Array, Dtype, Pair
 from ._C import Context, Tensor
-from ._checkpoint import Path
+from ._checkpoint import Path, _patterns
 
 
 class ScaleChoice(NamedTuple):
@@ -289,7 +289,7 @@ def write_scales(
             pair = (ScaleQuality(*input), ScaleQuality(*weight))
             return wanted(LayerScales(layer, shape, scale, *pair, *rest))
 
-    arguments = (inputs, weights, granularity, weigh_columns, strict, tuple(keep), call, context)
+    arguments = (inputs, weights, granularity, weigh_columns, strict, _patterns(keep), call, context)
     if statistics is None:
         return _C.scales_write(checkpoint, output, None, *arguments)
     with statistics._lock:

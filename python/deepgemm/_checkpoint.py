@@ -112,10 +112,16 @@ class TensorReport(NamedTuple):
 Report = Callable[[TensorReport], Any]
 
 
+def _patterns(keep: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(keep, str):  # whose characters would be patterns that match nothing
+        raise TypeError(f"keep is {keep!r}: expected a sequence of patterns, [{keep!r}]")
+    return tuple(keep)
+
+
 def _write(converting: bool, input: Path, output: Path, format: str, keep: Iterable[str],
            replace: bool, report: Report | None, scales: Path | None, fusion: str, strict: bool,
            unscaled_is_one: bool, context: Context | None) -> dict[str, int]:  # fmt: skip
-    patterns = tuple(keep)
+    patterns = _patterns(keep)
     call = None if report is None else lambda *fields: report(TensorReport(*fields))
     matches = _C.checkpoint_write(
         converting, input, output, format, patterns, replace, call, scales, fusion, strict,

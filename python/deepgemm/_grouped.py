@@ -40,6 +40,13 @@ class Plan:
             self._key = key
         return self._table
 
+    def _empty(self, stream: Stream) -> None:
+        """Describes no product at all, so that `run` computes none."""
+        if self._table is not None:
+            for i in range(self.num_problems):
+                self._table.set(i)
+            self._table.update(stream)
+
     def run(self, stream: Stream = None) -> None:
         """Enqueues the products again, as the last `GroupedGEMM.forward` described them.
 
@@ -159,6 +166,8 @@ class GroupedGEMM:
                 f"same number, at most {plan.num_problems}"
             )
         if count == 0:
+            with plan._lock:
+                plan._empty(stream)
             return out_list
         a, b, out = (_describe(one[0]) for one in (a_list, b_list, out_list))
         types = (a.dtype, b.dtype, out.dtype, "float32", "float32")

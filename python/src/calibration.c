@@ -52,7 +52,7 @@ PyObject *dgp_scale_choose(PyObject *module, PyObject *const *args, Py_ssize_t c
     dg_matrix x;
     dg_scale scale;
     const void *weights;
-    if (dgp_check_count(count, 8) < 0 || dgp_pair(args[1], "granularity", block) < 0 ||
+    if (dgp_check_count(count, 8) < 0 || dgp_block(args[1], "granularity", block) < 0 ||
         dgp_pair(args[2], "phase", phase) < 0 || dgp_scale_choice(args[3], &choice) < 0)
         return NULL;
     const int dtype = dgp_dtype_from_object(args[5], "scale_dtype");
@@ -103,7 +103,7 @@ PyObject *dgp_scales_write(PyObject *module, PyObject *const *args, Py_ssize_t c
     int32_t block[2];
     if (dgp_check_count(count, 11) < 0 || dgp_scale_choice(args[3], &options.inputs) < 0 ||
         dgp_scale_choice(args[4], &options.weights) < 0 ||
-        dgp_pair(args[5], "granularity", block) < 0 ||
+        dgp_block(args[5], "granularity", block) < 0 ||
         (args[2] != Py_None && (options.statistics = dgp_statistics_get(args[2])) == NULL))
         return NULL;
     dgp_reporter to = {.function = args[9]};

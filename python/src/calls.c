@@ -44,12 +44,20 @@ int dgp_pair(PyObject *object, const char *name, int32_t pair[2])
     return 0;
 }
 
+int dgp_block(PyObject *object, const char *name, int32_t block[2])
+{
+    if (object != Py_None)
+        return dgp_pair(object, name, block);
+    PyErr_Format(PyExc_TypeError, "%s is None: expected a pair (rows, columns), 0 for all", name);
+    return -1;
+}
+
 int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
 {
     if (PyTuple_Check(object) && PyTuple_Size(object) == 2)
-        return dgp_pair(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
+        return dgp_block(PyTuple_GetItem(object, 0), "granularity[0]", block_a) < 0
                    ? -1
-                   : dgp_pair(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
+                   : dgp_block(PyTuple_GetItem(object, 1), "granularity[1]", block_b);
     if (PyList_Check(object) && PyList_Size(object) == 4) { /* as PyTorch's operators have it */
         int32_t *const values[] = {&block_a[0], &block_a[1], &block_b[0], &block_b[1]};
         for (int i = 0; i < 4; i++)
@@ -163,7 +171,7 @@ PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count
     int32_t block[2], phase[2];
     int64_t shape[DGP_MAX_RANK];
     dg_device device;
-    if (dgp_check_count(count, 14) < 0 || dgp_pair(args[1], "granularity", block) < 0 ||
+    if (dgp_check_count(count, 14) < 0 || dgp_block(args[1], "granularity", block) < 0 ||
         dgp_pair(args[2], "phase", phase) < 0)
         return NULL;
     const int dtype = dgp_dtype_from_object(args[3], "dtype");
@@ -266,7 +274,7 @@ PyObject *dgp_dequantize(PyObject *module, PyObject *const *args, Py_ssize_t cou
     dgp_stream stream;
     int32_t block[2], phase[2];
     dg_device device;
-    if (dgp_check_count(count, 8) < 0 || dgp_pair(args[2], "granularity", block) < 0 ||
+    if (dgp_check_count(count, 8) < 0 || dgp_block(args[2], "granularity", block) < 0 ||
         dgp_pair(args[3], "phase", phase) < 0)
         return NULL;
     const int dtype = dgp_dtype_from_object(args[4], "dtype");

@@ -140,6 +140,8 @@ int dgp_check_host(const dgp_operand *operand, const char *name);
 
 /* A pair of small integers, (rows, columns); None gives (0, 0). */
 int dgp_pair(PyObject *object, const char *name, int32_t pair[2]);
+/* What one scale covers: the same, but never left out. */
+int dgp_block(PyObject *object, const char *name, int32_t block[2]);
 /* The two pairs of a product, of A and of B; or a list of the four numbers. */
 int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2]);
 /* One of `names` (ending with NULL) to its index. */

@@ -269,6 +269,17 @@ static int numpy_dtype(PyObject *object, PyObject *type_text, int *dtype)
     return 0;
 }
 
+static bool is_fnuz(PyObject *type)
+{
+    Py_ssize_t length;
+    PyObject *text = PyObject_Str(type);
+    const char *name = text != NULL ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
+    const bool found = name != NULL && strstr(name, "fnuz") != NULL;
+    Py_XDECREF(text);
+    PyErr_Clear();
+    return found;
+}
+
 static int from_array_interface(PyObject *object, PyObject *interface, const char *name,
                                 dgp_operand *operand)
 {
@@ -294,8 +305,10 @@ static int from_array_interface(PyObject *object, PyObject *interface, const cha
         PyObject *spelled = PyObject_GetAttr(object, text_dtype);
         if (spelled != NULL)
             dgp_fail(DG_UNSUPPORTED_TYPE,
-                     "%s has type %S, which this library does not take (the codes of FNUZ types "
-                     "mean other values than those of E4M3FN and E5M2: convert them first)",
+                     is_fnuz(spelled) ? "%s has type %S, whose codes mean other values than those "
+                                        "of E4M3FN and E5M2: convert it first"
+                                      : "%s has type %S: expected float32, float16, bfloat16 or an "
+                                        "FP8 type, in this machine's byte order",
                      name, spelled);
         Py_XDECREF(spelled);
         return -1;

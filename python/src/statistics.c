@@ -196,7 +196,7 @@ static PyObject *statistics_choose(PyObject *self, PyObject *const *args, Py_ssi
         return NULL;
     const char *layer = name_of(args[0]);
     const int dtype = layer == NULL ? -1 : dgp_dtype_from_object(args[3], "scale_dtype");
-    if (dtype < 0 || dgp_pair(args[1], "granularity", block) < 0 ||
+    if (dtype < 0 || dgp_block(args[1], "granularity", block) < 0 ||
         dgp_scale_choice(args[2], &choice) < 0)
         return NULL;
     dg_status status = dg_statistics_layer(of(self), layer, &o);
@@ -231,7 +231,7 @@ static PyObject *statistics_judge(PyObject *self, PyObject *const *args, Py_ssiz
         return NULL;
     const char *layer = name_of(args[0]);
     const int dtype = layer == NULL ? -1 : dgp_dtype_from_object(args[3], "dtype");
-    if (dtype < 0 || dgp_pair(args[2], "granularity", block) < 0 ||
+    if (dtype < 0 || dgp_block(args[2], "granularity", block) < 0 ||
         dgp_operand_take(args[1], "scale", &stream, &o) < 0)
         return NULL;
     PyObject *result = NULL;

@@ -39,7 +39,7 @@ static int pack(weights_object *self, PyObject *const *args, dgp_operand o[2])
     if (dgp_stream_from_object(args[5], &stream) < 0 ||
         dgp_operands_take(args, names, 2, &stream, o) < 0)
         return -1;
-    if (dgp_pair(args[2], "granularity", self->block) < 0 ||
+    if (dgp_block(args[2], "granularity", self->block) < 0 ||
         dgp_pair(args[3], "phase", self->phase) < 0 ||
         dgp_common_device(o, names, 2, &self->device) < 0 || dgp_as_matrix(&o[0], "b", &b) < 0 ||
         dgp_as_scale(&o[1], "scale_b", self->block, self->phase, &scale) < 0)

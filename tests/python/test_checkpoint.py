@@ -72,6 +72,9 @@ def test_refusals(model, tmp_path):
         deepgemm.Checkpoint(5)
     with pytest.raises(ValueError, match="format is 'gguf'"):
         deepgemm.quantize_checkpoint(folder, tmp_path / "out", format="gguf")
+    for write in (deepgemm.quantize_checkpoint, deepgemm.write_scales):
+        with pytest.raises(TypeError, match="keep is 'down_proj'"):
+            write(folder, tmp_path / "out", keep="down_proj")
     assert not (tmp_path / "out").exists()
 
 

@@ -317,6 +317,24 @@ def test_plan_options_and_refusals(rng):
     assert np.zeros(1, E4M3).nbytes == 1
 
 
+def test_a_forward_of_nothing_empties_the_plan(rng):
+    grouped = deepgemm.GroupedGEMM()
+    plan = grouped.prepare(2, [(8, 64, 128)] * 2)
+    nothing = {name: [] for name in ("a_list", "b_list", "scales_a", "scales_b", "out_list")}
+    assert grouped.forward(plan=plan, **nothing) == []
+    given = problems(rng, [(8, 64, 128)] * 2)
+    out = [np.zeros((8, 64), np.float32) for _ in range(2)]
+    held = given["a_list"][0]
+    before = sys.getrefcount(held)
+    grouped.forward(plan=plan, **given, out_list=out)
+    grouped.forward(plan=plan, **nothing)
+    assert sys.getrefcount(held) == before
+    for x in out:
+        x[:] = 77
+    plan.run()
+    assert all((x == 77).all() for x in out)
+
+
 def test_a_refused_forward_leaves_the_plan_as_it_was(rng):
     """Also the arrays that it reads, of which nobody else may have kept one."""
     grouped = deepgemm.GroupedGEMM()

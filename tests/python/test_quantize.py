@@ -144,6 +144,27 @@ def test_convert_overflow_and_refusals():
         deepgemm.convert(np.ones((4, 4), np.float32).T[:, :2], "float16")
 
 
+def test_a_granularity_is_never_left_out():
+    x = np.ones((4, 8), np.float32)
+    codes, scale = deepgemm.quantize(x, granularity=(0, 0))
+    for call in (
+        lambda: deepgemm.quantize(x, granularity=None),
+        lambda: deepgemm.dequantize(codes, scale, granularity=None),
+        lambda: deepgemm.pack(codes, scale, granularity=None),
+        lambda: deepgemm.choose_scale(x, granularity=None),
+        lambda: deepgemm.gemm(codes, codes, scale, scale, granularity=(None, None)),
+    ):
+        with pytest.raises(TypeError, match="granularity.* is None: expected a pair"):
+            call()
+
+
+def test_types_that_are_not_taken():
+    for dtype in (">f4", "int8", "bool"):
+        with pytest.raises(deepgemm.UnsupportedType, match="expected float32") as refused:
+            deepgemm.quantize(np.ones((4, 8), dtype), granularity=(1, 0))
+        assert "codes" not in str(refused.value)
+
+
 def test_compare(rng):
     x = rng.standard_normal((30, 40)).astype(np.float32)
     y = (x + 0.01 * rng.standard_normal(x.shape)).astype(np.float32)
