@@ -12,12 +12,25 @@
 /* cJSON notes its last error in a variable of its own that all threads share. */
 static pthread_mutex_t parser = PTHREAD_MUTEX_INITIALIZER;
 
+/* Whether a text holds a zero written as an escape: there the strings that cJSON makes would end.
+ */
+static bool has_escaped_zero(const char *text, size_t bytes)
+{
+    static const char zero[] = "u0000";
+    for (size_t i = 0; i + sizeof zero <= bytes; i++)
+        if (text[i] == '\\' && memcmp(text + ++i, zero, sizeof zero - 1) == 0)
+            return true;
+    return false;
+}
+
 dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON **object)
 {
     if (bytes == 0)
         return dgi_fail(DG_BAD_FILE, "%s is empty", what);
     if (memchr(text, '\0', bytes) != NULL) /* cJSON would let it pass inside a string */
         return dgi_fail(DG_BAD_FILE, "%s is not JSON: it holds a zero byte", what);
+    if (has_escaped_zero(text, bytes))
+        return dgi_fail(DG_BAD_FILE, "%s: a text in it holds a zero byte (\\u0000)", what);
     /* A copy with a final zero: cJSON before 1.7.18 may read one byte beyond the length. */
     char *copy = malloc(bytes + 1);
     if (copy == NULL)

@@ -192,6 +192,12 @@ static void too_deep_and_too_many_dimensions(void **state)
     memcpy(file + 8, "{\"a\0b\"", 6);
     refuse(file, bytes, "holds a zero byte");
     free(file);
+    /* Written as an escape it would end the name: another tensor than the file's. */
+    file = safetensors_bytes("{\"a\\u0000b\":{\"dtype\":\"I8\",\"shape\":[1],"
+                             "\"data_offsets\":[0,1]}}",
+                             "x", 1, &bytes);
+    refuse(file, bytes, "holds a zero byte");
+    free(file);
 
     length = (size_t)sprintf(header, "{\"t\":{\"dtype\":\"I8\",\"shape\":[1");
     for (int i = 0; i < DEPTH / 2; i++)
