@@ -59,6 +59,8 @@ bool bench_case_parse(const char *line, const char *where, bench_case *item)
         sscanf(line, "%31s %lld %lld %lld %7s %7s %7s %c", recipe, &m, &n, &k, a, b, d, &rest);
     if ((fields != 4 && fields != 7) || m < 1 || n < 1 || k < 1)
         cli_misuse("%s: a case is 'recipe m n k [a b d]' with sizes of at least 1", where);
+    if (m > INT32_MAX || n > INT32_MAX || k > INT32_MAX) /* bytes of a matrix fit 64 bits */
+        cli_misuse("%s: a size is at most %d", where, INT32_MAX);
     *item = (bench_case){bench_recipe_named(recipe, where),
                          m,
                          n,

@@ -250,10 +250,9 @@ int cli_bench(int argc, char **argv)
                            "BF16, where those libraries are found.",
                            options},
               argc, argv);
-    int ordinal = DG_CPU;
-    char rest;
     bool gpu = r.device != NULL && strcmp(r.device, "cpu") != 0;
-    if (gpu && (sscanf(r.device, "cuda:%d%c", &ordinal, &rest) != 1 || ordinal < 0))
+    int ordinal = gpu ? cli_cuda_ordinal(r.device) : DG_CPU;
+    if (gpu && ordinal < 0)
         cli_misuse("--device takes cpu or cuda:N, not '%s'", r.device);
     if (r.plot != NULL && (!r.sweep || gpu))
         cli_misuse("--plot goes with --sweep on the CPU");

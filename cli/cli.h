@@ -82,6 +82,9 @@ char **cli_parse(const cli_usage *usage, int argc, char **argv);
     ((cli_option){"force", NULL, CLI_FLAG, flag, "replace a checkpoint that is there already"})
 #define CLI_JSON(flag) ((cli_option){"json", NULL, CLI_FLAG, flag, "print one JSON object"})
 
+/* N of "cuda:N", or -1. */
+int cli_cuda_ordinal(const char *text);
+
 /* A context of the processor with so many threads, or dies; 0: all. */
 dg_context *cli_context(int64_t threads);
 
@@ -90,6 +93,8 @@ dg_context *cli_context(int64_t threads);
 /* Prints "deepgemm: ..." on stderr and exits: with CLI_FAILED, or with CLI_USAGE. */
 _Noreturn void cli_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Dies where what was printed got lost: asked before an exit that says that all went well. */
+void cli_flush(void);
 /* Dies with `doing` and dg_last_error() unless the status is DG_OK. */
 void cli_check(dg_status status, const char *doing);
 /* Dies unless a file of that name can be written: asked before long work, not after it. */

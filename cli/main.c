@@ -44,8 +44,7 @@ static void print_help(FILE *out)
 /* A command's exit code, unless what it printed got lost. */
 static int finish(int code)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        cli_die("standard output: %m");
+    cli_flush();
     return code;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "mix.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,8 @@ int cli_mix(int argc, char **argv)
     choose(&m);
     mix_verify(&m);
     m.seconds = cli_now() - began;
+    if (output != NULL) /* a reader who has gone, as `| head` does, must not keep the file away */
+        signal(SIGPIPE, SIG_IGN);
     if (json)
         mix_print_json(&m);
     else

@@ -122,6 +122,20 @@ static void set_value(const cli_option *option, const char *text)
     }
 }
 
+int cli_cuda_ordinal(const char *text)
+{
+    static const char prefix[] = "cuda:";
+    if (strncmp(text, prefix, strlen(prefix)) != 0)
+        return -1;
+    const char *number = text + strlen(prefix);
+    if (*number < '0' || *number > '9') /* strtol would take a sign and spaces */
+        return -1;
+    char *end;
+    errno = 0;
+    long ordinal = strtol(number, &end, 10);
+    return *end != '\0' || errno != 0 || ordinal > INT32_MAX ? -1 : (int)ordinal;
+}
+
 /* The option that `word`, "name" or "name=value", names. */
 static const cli_option *find_option(const cli_usage *usage, const char *word)
 {
@@ -145,6 +159,7 @@ char **cli_parse(const cli_usage *usage, int argc, char **argv)
             options = false;
         } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
             print_help(usage);
+            cli_flush();
             exit(CLI_OK);
         } else {
             if (word[1] != '-')

@@ -39,6 +39,12 @@ void cli_misuse(const char *format, ...)
     exit(CLI_USAGE);
 }
 
+void cli_flush(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        cli_die("standard output: %m");
+}
+
 void cli_check(dg_status status, const char *doing)
 {
     if (status != DG_OK)

@@ -33,9 +33,8 @@ int cli_tune(int argc, char **argv)
                            "are off.",
                            options},
               argc, argv);
-    int ordinal;
-    char rest;
-    if (sscanf(device, "cuda:%d%c", &ordinal, &rest) != 1 || ordinal < 0)
+    int ordinal = cli_cuda_ordinal(device);
+    if (ordinal < 0)
         cli_misuse("--device takes cuda:N, not '%s'", device);
     if (cases != NULL && recipe != NULL)
         cli_misuse("either --cases or --recipe");

@@ -83,6 +83,8 @@ static void case_files_that_are_wrong(void **state)
         {"tensor 1 2 3\nblock64 1 2 3\n", ":2: there is no recipe 'block64'"},
         {"tensor 1 2\n", ":1: a case is 'recipe m n k [a b d]'"},
         {"tensor 0 2 3\n", ":1: a case is 'recipe m n k [a b d]'"},
+        {"tensor 4294967296 1 4294967296\n", ":1: a size is at most 2147483647"},
+        {"tensor 1 1 99999999999999999999\n", ":1: a size is at most 2147483647"},
         {"tensor 1 2 3 e4m3\n", ":1: a case is 'recipe m n k [a b d]'"},
         {"tensor 1 2 3 e4m3 e4m3 bf16 fast\n", ":1: a case is 'recipe m n k [a b d]'"},
         {"tensor 1 2 3 e4m3 e4m3 f64\n", ":1: there is no data type 'f64'"},

@@ -85,6 +85,10 @@ static void misuse(void **state)
         {"multiply", "deepgemm: there is no command 'multiply'; see deepgemm --help\n"},
         {"info --jsn", "deepgemm: info has no option --jsn; see deepgemm info --help\n"},
         {"bench --device gpu", "deepgemm: --device takes cpu or cuda:N, not 'gpu'\n"},
+        {"bench --device cuda:4294967296",
+         "deepgemm: --device takes cpu or cuda:N, not 'cuda:4294967296'\n"},
+        {"bench --device cuda:-1", "deepgemm: --device takes cpu or cuda:N, not 'cuda:-1'\n"},
+        {"tune --device cuda:1x", "deepgemm: --device takes cuda:N, not 'cuda:1x'\n"},
         {"tune --device cpu", "deepgemm: --device takes cuda:N, not 'cpu'\n"},
         {"tune --cases x --recipe y", "deepgemm: either --cases or --recipe\n"},
         {"info -j", "deepgemm: info has no option -j; see deepgemm info --help\n"},
@@ -117,7 +121,8 @@ static void misuse(void **state)
 static void lost_output(void **state)
 {
     (void)state;
-    static const char *const commands[] = {"info", "info --json", "--help", "--version"};
+    static const char *const commands[] = {"info", "info --json", "--help", "--version",
+                                           "bench --help"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         tool_result r = tool_run("", "%s >/dev/full", commands[i]);
         tool_expect(&r, 1);

@@ -147,6 +147,14 @@ static void test_output_and_text(void **state)
     free(text);
     tool_free(&r);
 
+    /* Who reads the table only in part does not lose the file. */
+    const char *other = files_path(files_folder(), "keep.txt");
+    r = tool_run("", "mix '%s' --size 75 --length 12 --json --output '%s' | true", f->model.folder,
+                 other);
+    tool_free(&r);
+    text = files_read(other, &bytes);
+    free(text);
+
     /* quantize takes that file: as many layers stay in 16 bits */
     r = tool_run("", "quantize '%s' '%s/fp8' --keep '@%s' --json", f->model.folder, files_folder(),
                  keep);
