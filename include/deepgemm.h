@@ -80,7 +80,7 @@ DG_API const char *dg_status_name(dg_status status);
 /**
  * The calling thread's message for its last call that did not return DG_OK: it names the
  * argument, its value and what was expected. Never NULL; "" when no call has failed yet.
- * Valid until the same thread's next failing call.
+ * Read it before the same thread's next call: one that succeeds may leave another text.
  */
 DG_API const char *dg_last_error(void);
 
@@ -599,7 +599,10 @@ static inline dg_groups dg_groups_of(dg_grouping grouping, int32_t count, const 
  */
 DG_API dg_status dg_grouped_run(dg_context *context, const dg_gemm *gemm, const dg_groups *groups,
                                 void *stream);
-/** As dg_gemm_prepare(): afterwards a call like this one never allocates and can be captured. */
+/**
+ * As dg_gemm_prepare(): afterwards a call like this one, or with fewer rows, never allocates and
+ * can be captured.
+ */
 DG_API dg_status dg_grouped_prepare(dg_context *context, const dg_gemm *gemm,
                                     const dg_groups *groups);
 /**

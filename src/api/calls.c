@@ -32,12 +32,7 @@ dg_status dg_gemm_run(dg_context *context, const dg_gemm *gemm, void *stream)
     if (complete.workspace != NULL) {
         size_t need;
         DGI_TRY(context->backend->gemm_workspace(context, &complete, &need));
-        if (complete.workspace_bytes < need)
-            return dgi_fail(DG_INVALID_ARGUMENT, "workspace_bytes is %zu, but this call needs %zu",
-                            complete.workspace_bytes, need);
-        if (need != 0 && (uintptr_t)complete.workspace % 256 != 0)
-            return dgi_fail(DG_MISALIGNED, "workspace is at %p: it must be 256-byte aligned",
-                            complete.workspace);
+        DGI_TRY(dgi_check_workspace(&complete, need));
     }
     return context->backend->gemm(context, &complete, stream);
 }

@@ -294,23 +294,47 @@ dg_status dgi_check_product(const dg_gemm *g, int64_t d_rows, bool need_data,
     return DG_OK;
 }
 
+/* What a product writes, against all that it reads but C. */
+static dg_status check_apart_from_inputs(dgi_region output, const char *name, const dg_gemm *g)
+{
+    DGI_TRY(check_apart(output, name, dgi_matrix_region(&g->a), "a"));
+    DGI_TRY(check_apart(output, name, dgi_scale_region(&g->scale_a), "scale_a"));
+    if (g->weights == NULL) {
+        DGI_TRY(check_apart(output, name, dgi_matrix_region(&g->b), "b"));
+        DGI_TRY(check_apart(output, name, dgi_scale_region(&g->scale_b), "scale_b"));
+    } else {
+        DGI_TRY(check_apart(output, name, dgi_packed_region(g->weights), "weights"));
+    }
+    if (dgi_is_fp8(g->d.dtype))
+        DGI_TRY(check_apart(output, name, dgi_scale_region(&g->scale_d), "scale_d"));
+    if (g->bias.dtype != DG_NONE)
+        DGI_TRY(check_apart(output, name, dgi_matrix_region(&g->bias), "bias"));
+    return DG_OK;
+}
+
+dg_status dgi_check_workspace(const dg_gemm *g, size_t need)
+{
+    if (g->workspace_bytes < need)
+        return dgi_fail(DG_INVALID_ARGUMENT, "workspace_bytes is %zu, but this call needs %zu",
+                        g->workspace_bytes, need);
+    if (need == 0)
+        return DG_OK;
+    if ((uintptr_t)g->workspace % 256 != 0)
+        return dgi_fail(DG_MISALIGNED, "workspace is at %p: it must be 256-byte aligned",
+                        g->workspace);
+    const dgi_region workspace = {(uintptr_t)g->workspace, 1, (int64_t)need, 0};
+    DGI_TRY(check_apart(workspace, "workspace", dgi_matrix_region(&g->d), "d"));
+    if (g->beta != 0.0f)
+        DGI_TRY(check_apart(workspace, "workspace", dgi_matrix_region(&g->c), "c"));
+    return check_apart_from_inputs(workspace, "workspace", g);
+}
+
 dg_status dgi_check_gemm(const dg_gemm *g, const dg_context *context)
 {
     DGI_TRY(dgi_check_product(g, g->a.rows, true, context));
     const bool reads_c = g->beta != 0.0f;
     dgi_region d = dgi_matrix_region(&g->d);
-    DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->a), "a"));
-    DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_a), "scale_a"));
-    if (g->weights == NULL) {
-        DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->b), "b"));
-        DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_b), "scale_b"));
-    } else {
-        DGI_TRY(check_apart(d, "d", dgi_packed_region(g->weights), "weights"));
-    }
-    if (dgi_is_fp8(g->d.dtype))
-        DGI_TRY(check_apart(d, "d", dgi_scale_region(&g->scale_d), "scale_d"));
-    if (g->bias.dtype != DG_NONE)
-        DGI_TRY(check_apart(d, "d", dgi_matrix_region(&g->bias), "bias"));
+    DGI_TRY(check_apart_from_inputs(d, "d", g));
     if (reads_c) {
         bool in_place = g->c.data == g->d.data && g->c.dtype == g->d.dtype &&
                         (g->c.ld == g->d.ld || g->d.rows <= 1);

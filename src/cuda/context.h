@@ -169,6 +169,8 @@ dg_status dgi_cuda_dequantize(dg_context *context, const dg_dequantize *dequanti
 /* operands.c */
 /* Puts packed weights in the place of b and scale_b; their codes have no address as b. */
 dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm);
+/* The same product with another M. */
+dg_gemm dgi_cuda_with_rows(const dg_gemm *gemm, int64_t m);
 /* Whether the copy engine can address the matrix: multiples of 16 bytes. */
 bool dgi_cuda_can_copy(const dg_matrix *matrix);
 /* Whether D leaves through the copy engine, which writes whole 16 bytes, also where a row ends. */

@@ -266,6 +266,14 @@ dg_gemm dgi_cuda_with_weights(const dg_gemm *gemm)
     return complete;
 }
 
+dg_gemm dgi_cuda_with_rows(const dg_gemm *gemm, int64_t m)
+{
+    dg_gemm other = *gemm;
+    other.a.rows = other.c.rows = other.d.rows = m;
+    other.scale_a.rows = dg_scale_count(m, gemm->scale_a.block_rows, gemm->scale_a.row_phase);
+    return other;
+}
+
 /* Scratch memory is the caller's, or else the context's. */
 static dg_status run(dgi_cuda *cuda, const dg_gemm *gemm, CUstream stream)
 {
@@ -304,15 +312,6 @@ dg_status dgi_cuda_gemm_workspace(dg_context *context, const dg_gemm *gemm, size
     return DG_OK;
 }
 
-/* The same product with another M. */
-static dg_gemm with_rows(const dg_gemm *gemm, int64_t m)
-{
-    dg_gemm other = *gemm;
-    other.a.rows = other.c.rows = other.d.rows = m;
-    other.scale_a.rows = dg_scale_count(m, gemm->scale_a.block_rows, gemm->scale_a.row_phase);
-    return other;
-}
-
 /*
  * Loads what calls of this M or a smaller one may need: for few tokens each kernel that one of them
  * takes; for many all that can run, since the choice among them changes back and forth with M. What
@@ -322,11 +321,11 @@ static dg_gemm with_rows(const dg_gemm *gemm, int64_t m)
 static dg_status load_kernels(dgi_cuda *cuda, const dg_gemm *gemm)
 {
     const int64_t m = gemm->d.rows;
-    const dg_gemm one_row = with_rows(gemm, 1);
+    const dg_gemm one_row = dgi_cuda_with_rows(gemm, 1);
     bool many = m > DGI_MOST_FEW;
     CUfunction function;
     for (int64_t rows = 1; rows <= m && rows <= DGI_MOST_FEW; rows++) {
-        const dg_gemm fewer = with_rows(gemm, rows);
+        const dg_gemm fewer = dgi_cuda_with_rows(gemm, rows);
         choice chosen;
         const bool found = choose(cuda, &fewer, &chosen) == DG_OK;
         if (found && chosen.decode)

@@ -506,12 +506,22 @@ dg_status dgi_cuda_grouped(dg_context *context, const dg_gemm *gemm, const dg_gr
     return dgi_cuda_leave(c.cuda, pushed, run(&c));
 }
 
+/* All kernels that groups of this kind may take, whatever the number of their rows. */
 static dg_status load(call *c)
 {
+    const dgi_cuda *cuda = c->cuda;
+    const dg_gemm whole = dgi_groups_typical(&c->asked, &c->groups).gemm;
+    const dg_gemm one = dgi_cuda_with_rows(&whole, 1);
     CUfunction function;
-    DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, c->kernel, NULL, &function));
-    if (c->prefers_few)
-        DGI_TRY(dgi_cuda_grouped_few_kernel(c->cuda, c->few.kernel, NULL, &function));
+    for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
+        if (cuda->forced_grouped < 0 ? dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &whole) ||
+                                           dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &one)
+                                     : cuda->forced_grouped == i)
+            DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, i, NULL, &function));
+    for (int32_t i = 0; cuda->forced_grouped < 0 && i < dgi_grouped_few_kernel_count; i++)
+        if (cuda->forced_grouped_few < 0 ? dgi_decode_can_run(&dgi_grouped_few_kernels[i], &one)
+                                         : cuda->forced_grouped_few == i)
+            DGI_TRY(dgi_cuda_grouped_few_kernel(c->cuda, i, NULL, &function));
     static const dgi_small_kernel small[] = {DGI_SMALL_grouped_setup, DGI_SMALL_grouped_finish,
                                              DGI_SMALL_gather, DGI_SMALL_realign,
                                              DGI_SMALL_addresses};

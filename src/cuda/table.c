@@ -63,6 +63,9 @@ static dgi_typical typical_of(const dg_table *table)
 dg_status dgi_cuda_table_open(dg_table *table)
 {
     dgi_cuda *cuda = table->context->state;
+    if (cuda->forced_grouped_few >= 0)
+        return dgi_fail(DG_UNSUPPORTED_SHAPE, "%s takes groups only, no tables",
+                        dgi_grouped_few_kernels[cuda->forced_grouped_few].name);
     int32_t kernel;
     const dgi_typical typical = typical_of(table);
     DGI_TRY(dgi_cuda_choose_grouped(cuda, &typical, &kernel));

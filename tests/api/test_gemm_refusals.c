@@ -188,6 +188,12 @@ static void workspace(void **state)
                 g.workspace_bytes = need - 1);
         REFUSED(DG_MISALIGNED, "256-byte aligned", g.workspace = memory + 16;
                 g.workspace_bytes = need);
+        const void *const operands[] = {good->gemm.d.data, good->gemm.c.data, good->gemm.b.data,
+                                        good->gemm.scale_a.data, good->gemm.bias.data};
+        for (int i = 0; i < 5; i++)
+            REFUSED(DG_INVALID_ARGUMENT, i == 0 ? "workspace overlaps d" : "workspace overlaps ",
+                    g.workspace = (void *)((uintptr_t)operands[i] / 256 * 256);
+                    g.workspace_bytes = need);
     }
     if (test_device() == DG_CPU) {
         good->gemm.workspace = memory;

@@ -183,6 +183,36 @@ static void groups_in_a_graph(void **state)
     tear_down(&s);
 }
 
+/* What has been prepared for many rows can be captured for fewer, which other kernels compute. */
+static void prepared_for_fewer_rows(void **state)
+{
+    (void)state;
+    if (test_device() == DG_CPU)
+        skip();
+    enum { ROWS = 4096, WIDTH = 2048 };
+    dg_context *context = test_context(NULL);
+    void *memory, *stream, *graph;
+    assert_ok(dg_memory_alloc(context, (size_t)96 << 20, &memory)); /* which nobody computes with */
+    driver cuda = open_driver(&stream);
+    dg_gemm g = DG_GEMM_INIT;
+    char *at = memory;
+    g.a = dg_matrix_of(at, DG_E4M3, ROWS, WIDTH);
+    g.b = dg_matrix_of(at += ROWS * WIDTH, DG_E4M3, WIDTH, WIDTH);
+    g.d = dg_matrix_of(at += GROUPS * WIDTH * WIDTH, DG_BF16, ROWS, WIDTH);
+    g.scale_a = dg_scale_of(at += 2 * ROWS * WIDTH, DG_F32, ROWS, WIDTH, 1, 128);
+    g.scale_b = dg_scale_of(at += ROWS * WIDTH / 32, DG_F32, WIDTH, WIDTH, 128, 128);
+    dg_groups q = dg_groups_of(DG_GROUPS_BY_END, GROUPS, (const int32_t *)(at + (1 << 20)), &g);
+    assert_ok(dg_grouped_prepare(context, &g, &q));
+    for (int64_t rows = ROWS; rows > 0; rows /= 2) {
+        g.a.rows = g.d.rows = g.scale_a.rows = rows;
+        assert_int_equal(cuda.begin_capture(stream, THREAD_LOCAL), 0);
+        assert_ok(dg_grouped_run(context, &g, &q, stream));
+        assert_int_equal(cuda.end_capture(stream, &graph), 0);
+    }
+    assert_ok(dg_memory_free(context, memory));
+    dg_destroy(context);
+}
+
 /* The table's update and its run in one graph: M of each problem changes with every replay. */
 static void table_in_a_graph(void **state)
 {
@@ -238,6 +268,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_in_a_graph),
+        cmocka_unit_test(prepared_for_fewer_rows),
         cmocka_unit_test(table_in_a_graph),
     };
     return test_run(argc, argv, tests);
