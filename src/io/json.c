@@ -23,6 +23,28 @@ static bool has_escaped_zero(const char *text, size_t bytes)
     return false;
 }
 
+/* How many bytes of a text are UTF-8 (RFC 3629): all, or those before the first that is not. */
+static size_t utf8_bytes(const char *text, size_t bytes)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    while (at < end) {
+        int more = *at < 0x80 ? 0 : *at < 0xC2 ? -1 : *at < 0xE0 ? 1 : *at < 0xF0 ? 2 : 3;
+        if (more < 0 || *at > 0xF4 || end - at <= more)
+            break;
+        /* Not what fewer bytes could say, nor surrogates, nor beyond U+10FFFF. */
+        if ((*at == 0xE0 && at[1] < 0xA0) || (*at == 0xED && at[1] > 0x9F) ||
+            (*at == 0xF0 && at[1] < 0x90) || (*at == 0xF4 && at[1] > 0x8F))
+            break;
+        int good = 1;
+        while (good <= more && (at[good] & 0xC0) == 0x80)
+            good++;
+        if (good <= more)
+            break;
+        at += good;
+    }
+    return (size_t)(at - (const unsigned char *)text);
+}
+
 dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON **object)
 {
     if (bytes == 0)
@@ -31,6 +53,10 @@ dg_status dgi_json_parse(const char *text, size_t bytes, const char *what, cJSON
         return dgi_fail(DG_BAD_FILE, "%s is not JSON: it holds a zero byte", what);
     if (has_escaped_zero(text, bytes))
         return dgi_fail(DG_BAD_FILE, "%s: a text in it holds a zero byte (\\u0000)", what);
+    size_t good = utf8_bytes(text, bytes);
+    if (good < bytes)
+        return dgi_fail(DG_BAD_FILE, "%s is not JSON: it is not UTF-8 at byte %zu of %zu", what,
+                        good, bytes);
     /* A copy with a final zero: cJSON before 1.7.18 may read one byte beyond the length. */
     char *copy = malloc(bytes + 1);
     if (copy == NULL)

@@ -198,6 +198,24 @@ static void too_deep_and_too_many_dimensions(void **state)
                              "x", 1, &bytes);
     refuse(file, bytes, "holds a zero byte");
     free(file);
+    static const char *const not_utf8[] = {
+        "\xff",             /* in no UTF-8 */
+        "\x80",             /* a continuation of nothing */
+        "\xc3",             /* cut off */
+        "\xc0\xaf",         /* '/' in two bytes, */
+        "\xe0\x80\xaf",     /* in three, */
+        "\xf0\x80\x80\xaf", /* in four */
+        "\xed\xa0\x80",     /* half a pair */
+        "\xf4\x90\x80\x80", /* beyond the last character */
+    };
+    for (size_t i = 0; i < sizeof not_utf8 / sizeof *not_utf8; i++) {
+        char named[128];
+        sprintf(named, "{\"%s\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+                not_utf8[i]);
+        file = safetensors_bytes(named, "x", 1, &bytes);
+        refuse(file, bytes, "is not UTF-8 at byte 2");
+        free(file);
+    }
 
     length = (size_t)sprintf(header, "{\"t\":{\"dtype\":\"I8\",\"shape\":[1");
     for (int i = 0; i < DEPTH / 2; i++)
