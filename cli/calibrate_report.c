@@ -220,27 +220,25 @@ void calibrate_warn(const calibrate_result *result)
         const calibrate_layer *l = &result->layers[i];
         const calibrate_scale *amax = &l->scales[DG_METHOD_AMAX];
         if (l->observed.tokens == 0)
-            fprintf(stderr, "deepgemm: warning: %s met no token; %s\n", l->observed.layer,
-                    without[amax->seen.origin]);
+            cli_warn("%s met no token; %s", l->observed.layer, without[amax->seen.origin]);
         else if (l->observed.tokens < fewest)
             fewest = l->observed.tokens;
         if (l->observed.non_finite > 0)
-            fprintf(stderr, "deepgemm: warning: %s met %lld values that are not finite\n",
-                    l->observed.layer, (long long)l->observed.non_finite);
+            cli_warn("%s met %lld values that are not finite", l->observed.layer,
+                     (long long)l->observed.non_finite);
         if (amax->held_out.clipped > worst) {
             worst = amax->held_out.clipped;
             worst_layer = l->observed.layer;
         }
     }
     if (fewest < result->least_tokens)
-        fprintf(stderr,
-                "deepgemm: warning: some layers met only %lld tokens; static scales from fewer "
-                "than %lld are not to be trusted\n",
-                (long long)fewest, (long long)result->least_tokens);
+        cli_warn(
+            "some layers met only %lld tokens; static scales from fewer than %lld are not to be "
+            "trusted",
+            (long long)fewest, (long long)result->least_tokens);
     const double too_often = 1e-5;
     if (worst > too_often)
-        fprintf(stderr,
-                "deepgemm: warning: %.2g %% of what %s meets in the text held out lies beyond all "
-                "that it was calibrated on\n",
-                100.0 * worst, worst_layer);
+        cli_warn("%.2g %% of what %s meets in the text held out lies beyond all that it was "
+                 "calibrated on",
+                 100.0 * worst, worst_layer);
 }

@@ -90,7 +90,10 @@ dg_context *cli_context(int64_t threads);
 
 /* ---- failing (output.c) -------------------------------------------------------------- */
 
-/* Prints "deepgemm: ..." on stderr and exits: with CLI_FAILED, or with CLI_USAGE. */
+/* Print "deepgemm: warning: ..." or "deepgemm: ..." on stderr, as one line of printable text. */
+void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void cli_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same as cli_error(), and exit: with CLI_FAILED, or with CLI_USAGE. */
 _Noreturn void cli_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Dies where what was printed got lost: asked before an exit that says that all went well. */
@@ -99,13 +102,18 @@ void cli_flush(void);
 void cli_check(dg_status status, const char *doing);
 /* Dies unless a file of that name can be written: asked before long work, not after it. */
 void cli_expect_output(const char *path);
-/* Dies where a folder is to be made, unless there is none, or an empty one, or `force`. */
+/* The same for a folder, which must not be there, or be empty, or `force`. */
 void cli_expect_folder(const char *path, bool force);
 /* Zeroed memory of malloc's, or dies. */
 void *cli_alloc(size_t bytes);
 /* A formatted string of malloc's. */
 char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *cli_vformat(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
+/*
+ * Puts '?' for each byte of a control character, and returns the text: names come from files, and
+ * what a terminal takes for a command must not reach it. Tables and messages do it by themselves.
+ */
+char *cli_printable(char *text);
 
 /* ---- output (output.c) --------------------------------------------------------------- */
 
@@ -164,7 +172,7 @@ typedef struct cli_table cli_table;
 cli_table *cli_table_new(const char *first, ...) __attribute__((sentinel));
 /* One more column; only before the first cell. */
 void cli_table_column(cli_table *table, const char *title);
-/* The next cell, left to right; rows fill up by themselves. */
+/* The next cell, left to right, printable; rows fill up by themselves. */
 void cli_table_cell(cli_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Prints the table on stdout and frees it. */

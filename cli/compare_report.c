@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- text ---------------------------------------------------------------------------- */
 
@@ -91,8 +92,11 @@ void compare_print(const compare_report *r)
         print_whole(r);
     printf("%d layers in FP8, %d other tensors that differ, %d identical\n", r->layer_count,
            r->row_count - r->layer_count, r->identical_count);
-    for (int i = 0; i < r->problems.count; i++)
-        printf("not compared: %s\n", r->problems.items[i]);
+    for (int i = 0; i < r->problems.count; i++) {
+        char *problem = cli_format("%s", r->problems.items[i]);
+        printf("not compared: %s\n", cli_printable(problem));
+        free(problem);
+    }
     if (r->failed_count > 0)
         printf("%d of %d FAIL\n", r->failed_count, r->row_count);
     else if (!r->whole_failed &&

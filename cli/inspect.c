@@ -16,6 +16,13 @@ typedef struct line {
     double bytes;
 } line;
 
+static const char *const states[] = {
+    [DG_SCALE_LOADED] = "loaded", [DG_SCALE_DEFAULTED] = "defaulted",
+    [DG_SCALE_UNUSED] = "unused", [DG_SCALE_MISSING] = "missing",
+    [DG_SCALE_WRONG] = "wrong",
+};
+enum { STATES = sizeof states / sizeof states[0] };
+
 /* ---- the scale of a weight ----------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end)
@@ -30,11 +37,16 @@ static bool is_weight(const dg_tensor *tensor)
            (ends_with(tensor->name, ".weight") || ends_with(tensor->name, "._weight_qdata"));
 }
 
+static bool is_fp8(const dg_tensor *tensor)
+{
+    return tensor->dtype == DG_E4M3 || tensor->dtype == DG_E5M2;
+}
+
 /* The weights of all experts of a layer in one tensor. */
 static bool is_fused_experts(const dg_tensor *tensor)
 {
     return tensor->rank == 3 && tensor->shape[0] > 0 && strstr(tensor->name, ".experts.") != NULL &&
-           (tensor->dtype == DG_E4M3 || tensor->dtype == DG_E5M2);
+           is_fp8(tensor);
 }
 
 static const char *granularity(char *text, size_t bytes, const dg_stored_weight *w)
@@ -47,8 +59,8 @@ static const char *granularity(char *text, size_t bytes, const dg_stored_weight 
     return text;
 }
 
-/* The scales of a weight (of experts: the first one's) as a table shows them, of malloc's; NULL
- * when they do not fit it. */
+/* The scales of a weight (of experts: the first one's) as a table shows them, of malloc's; in the
+ * words of the account where they are missing or wrong. */
 static char *describe_scale(const dg_checkpoint *checkpoint, const dg_tensor *tensor,
                             dg_stored_weight *w)
 {
@@ -56,11 +68,11 @@ static char *describe_scale(const dg_checkpoint *checkpoint, const dg_tensor *te
     bool experts = is_fused_experts(tensor);
     if (!experts && !is_weight(tensor))
         return cli_format("%s", "");
-    if ((experts ? dg_checkpoint_expert(checkpoint, tensor->name, 0, false, w)
-                 : dg_checkpoint_weight(checkpoint, tensor->name, false, w)) != DG_OK)
-        return NULL;
+    if ((experts ? dg_checkpoint_expert(checkpoint, tensor->name, 0, true, w)
+                 : dg_checkpoint_weight(checkpoint, tensor->name, true, w)) != DG_OK)
+        return cli_format("%s", states[DG_SCALE_WRONG]);
     if (w->scale.name == NULL)
-        return cli_format("%s", "");
+        return cli_format("%s", is_fp8(tensor) ? states[DG_SCALE_MISSING] : "");
     char text[64];
     return cli_format("%s, %s", strrchr(w->scale.name, '.') + 1, granularity(text, sizeof text, w));
 }
@@ -143,13 +155,6 @@ static const char *const roles[] = {
 };
 enum { ROLES = sizeof roles / sizeof roles[0] };
 
-static const char *const states[] = {
-    [DG_SCALE_LOADED] = "loaded", [DG_SCALE_DEFAULTED] = "defaulted",
-    [DG_SCALE_UNUSED] = "unused", [DG_SCALE_MISSING] = "missing",
-    [DG_SCALE_WRONG] = "wrong",
-};
-enum { STATES = sizeof states / sizeof states[0] };
-
 typedef struct account {
     cJSON *rows;
     int64_t counts[ROLES][STATES];
@@ -162,15 +167,14 @@ static void describe_problem(const dg_scale_record *scale)
     case DG_SCALE_LOADED:
         return;
     case DG_SCALE_DEFAULTED:
-        fprintf(stderr, "deepgemm: warning: %s has no scale for its cached %s: 1 is taken\n",
-                scale->layer, roles[scale->role]);
+        cli_warn("%s has no scale for its cached %s: 1 is taken", scale->layer, roles[scale->role]);
         return;
     case DG_SCALE_UNUSED:
-        fprintf(stderr, "deepgemm: warning: scale %s is used by nothing\n", name);
+        cli_warn("scale %s is used by nothing", name);
         return;
     case DG_SCALE_MISSING:
     case DG_SCALE_WRONG:
-        fprintf(stderr, "deepgemm: %s\n", scale->problem);
+        cli_error("%s", scale->problem);
         return;
     }
 }
@@ -252,8 +256,6 @@ int cli_inspect(int argc, char **argv)
     for (int64_t i = 0; dg_checkpoint_tensor_at(checkpoint, i, &tensor) == DG_OK; i++) {
         dg_stored_weight w;
         char *scale = describe_scale(checkpoint, &tensor, &w);
-        if (scale == NULL)
-            scale = cli_format("%s", "wrong");
         lines = realloc(lines, (size_t)(count + 1) * sizeof *lines);
         if (lines == NULL)
             cli_die("no memory for the list");

@@ -13,19 +13,38 @@
 #include <time.h>
 #include <unistd.h>
 
-static void complain(const char *format, va_list arguments)
+/* One line, which may quote what a file says. */
+static void complain(const char *kind, const char *format, va_list arguments)
 {
+    char *text;
+    bool made = vasprintf(&text, format, arguments) >= 0;
     fflush(stdout);
-    fputs("deepgemm: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    fprintf(stderr, "deepgemm: %s%s\n", kind, made ? cli_printable(text) : "out of memory");
+    if (made)
+        free(text);
+}
+
+void cli_warn(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain("warning: ", format, arguments);
+    va_end(arguments);
+}
+
+void cli_error(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    complain("", format, arguments);
+    va_end(arguments);
 }
 
 void cli_die(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    complain(format, arguments);
+    complain("", format, arguments);
     va_end(arguments);
     exit(CLI_FAILED);
 }
@@ -34,7 +53,7 @@ void cli_misuse(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    complain(format, arguments);
+    complain("", format, arguments);
     va_end(arguments);
     exit(CLI_USAGE);
 }
@@ -51,21 +70,39 @@ void cli_check(dg_status status, const char *doing)
         cli_die("%s: %s", doing, dg_last_error());
 }
 
-void cli_expect_output(const char *path)
+/* Dies unless something can be made, of the first `bytes` of `path` as its name. */
+static void expect_place(const char *path, size_t bytes)
 {
-    const char *slash = strrchr(path, '/');
+    const char *slash = memrchr(path, '/', bytes);
     char *folder =
         slash == NULL ? cli_format(".") : cli_format("%.*s", (int)(slash - path + 1), path);
+    if (bytes == 0 || access(folder, W_OK) != 0)
+        cli_die("cannot write '%s': %s", path, strerror(bytes == 0 ? ENOENT : errno));
+    free(folder);
+}
+
+void cli_expect_output(const char *path)
+{
     struct stat there;
-    if (*path == '\0' || access(folder, W_OK) != 0)
-        cli_die("cannot write '%s': %s", path, strerror(*path == '\0' ? ENOENT : errno));
+    expect_place(path, strlen(path));
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         cli_die("cannot write '%s': it is no regular file", path);
-    free(folder);
 }
 
 void cli_expect_folder(const char *path, bool force)
 {
+    struct stat there;
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    char *real = realpath(path, NULL); /* what is replaced is what a link leads to */
+    if (real != NULL)
+        expect_place(real, strlen(real));
+    else
+        expect_place(path, bytes);
+    free(real);
+    if (stat(path, &there) == 0 && !S_ISDIR(there.st_mode))
+        cli_die("cannot write '%s': it is no folder", path);
     DIR *folder = force ? NULL : opendir(path);
     int entries = 0;
     while (folder != NULL && entries <= 2 && readdir(folder) != NULL)
@@ -91,6 +128,17 @@ void *cli_alloc(size_t bytes)
     if (memory == NULL)
         cli_die("no memory for %zu bytes", bytes);
     return memory;
+}
+
+char *cli_printable(char *text)
+{
+    for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
+        if (*at < ' ' || *at == 0x7F)
+            *at = '?';
+        else if (*at == 0xC2 && at[1] >= 0x80 && at[1] < 0xA0) /* U+0080 to U+009F */
+            at[0] = at[1] = '?';
+    }
+    return text;
 }
 
 char *cli_vformat(const char *format, va_list arguments)

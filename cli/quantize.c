@@ -10,7 +10,7 @@ static void warn_of_idle_patterns(const cli_list *keep, const int64_t *matches)
 {
     for (int i = 0; i < keep->count; i++)
         if (matches[i] == 0)
-            fprintf(stderr, "deepgemm: warning: --keep '%s' matches no layer\n", keep->items[i]);
+            cli_warn("--keep '%s' matches no layer", keep->items[i]);
 }
 
 static void print_json(const written *report, const cli_list *keep, const int64_t *matches)

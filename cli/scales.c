@@ -150,7 +150,7 @@ static void print_warnings(const report *r, bool inputs)
                                                 "is 1"
                                               : NULL;
         if (what != NULL)
-            fprintf(stderr, "deepgemm: warning: %s %s\n", l->name, what);
+            cli_warn("%s %s", l->name, what);
     }
 }
 
@@ -196,6 +196,8 @@ int cli_scales(int argc, char **argv)
         cli_misuse("--percentile takes more than 0 and at most 100, not %g", percentile);
     if ((weigh || strict) && calibration == NULL)
         cli_misuse("--%s needs --calibration", weigh ? "weigh" : "strict");
+
+    cli_expect_output(paths[1]);
 
     double began = cli_now();
     dg_context *context = cli_context(threads);

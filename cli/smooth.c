@@ -254,10 +254,9 @@ int cli_smooth(int argc, char **argv)
     else
         print_text(&s, paths[1], p.count * p.tokens, rounded, seconds);
     if (rounded > 0)
-        fprintf(stderr,
-                "deepgemm: warning: %lld elements left the range of their type: the smoothed model "
-                "is not quite the same\n",
-                (long long)rounded);
+        cli_warn(
+            "%lld elements left the range of their type: the smoothed model is not quite the same",
+            (long long)rounded);
     pieces_free(&p);
     release(&s);
     return CLI_OK;

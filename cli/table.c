@@ -44,7 +44,7 @@ void cli_table_cell(cli_table *table, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    append(table, cli_vformat(format, arguments));
+    append(table, cli_printable(cli_vformat(format, arguments)));
     va_end(arguments);
 }
 

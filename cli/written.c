@@ -216,8 +216,8 @@ void written_warn(const written *r)
 {
     for (int i = 0; i < r->count; i++)
         if (r->lines[i].non_finite > 0)
-            fprintf(stderr, "deepgemm: warning: %s holds %lld values that are not finite\n",
-                    r->lines[i].name, (long long)r->lines[i].non_finite);
+            cli_warn("%s holds %lld values that are not finite", r->lines[i].name,
+                     (long long)r->lines[i].non_finite);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------- */

@@ -20,9 +20,11 @@ dg_status dgi_config_check(const char *config, size_t bytes, bool may_be_quantiz
     cJSON *object;
     DGI_TRY(dgi_json_parse(config, bytes, path, &object));
     const char *found = NULL;
-    for (size_t i = 0; i < ANNOUNCEMENTS; i++)
-        if (dgi_json_get(object, announcements[i]) != NULL)
+    for (size_t i = 0; i < ANNOUNCEMENTS; i++) {
+        const cJSON *member = dgi_json_get(object, announcements[i]);
+        if (member != NULL && !cJSON_IsNull(member))
             found = announcements[i];
+    }
     cJSON_Delete(object);
     return found == NULL || may_be_quantized
                ? DG_OK

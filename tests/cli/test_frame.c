@@ -58,7 +58,8 @@ static void outputs_are_looked_at_first(void **state)
                                            "bench --output",
                                            "tune --output",
                                            "accuracy /nowhere/m --output",
-                                           "calibrate /nowhere/m"};
+                                           "calibrate /nowhere/m",
+                                           "scales /nowhere/m"};
     static const struct {
         const char *path, *message;
     } cases[] = {{"/nowhere/x", "cannot write '/nowhere/x': No such file or directory"},
@@ -74,6 +75,30 @@ static void outputs_are_looked_at_first(void **state)
             assert_string_equal(r.out, "");
             tool_free(&r);
         }
+}
+
+/* The same for a command that makes a folder after long work. */
+static void output_folders_are_looked_at_first(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *message;
+    } cases[] = {
+        {"/nowhere/x", "cannot write '/nowhere/x': No such file or directory"},
+        {"/nowhere/x/ --force", "cannot write '/nowhere/x/': No such file or directory"},
+        {"/dev/null", "cannot write '/dev/null': it is no folder"},
+        {"/dev/null/x", "cannot write '/dev/null/x': Not a directory"},
+        {"/etc", "output /etc is there already and is not empty"},
+        {"''", "cannot write '': No such file or directory"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tool_result r = tool_run("", "smooth /nowhere/m %s", cases[i].path);
+        tool_expect(&r, 1);
+        if (strstr(r.err, cases[i].message) == NULL)
+            fail_msg("no '%s' in: %s", cases[i].message, r.err);
+        assert_string_equal(r.out, "");
+        tool_free(&r);
+    }
 }
 
 static void misuse(void **state)
@@ -138,6 +163,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(help_goes_where_it_was_asked_for),
         cmocka_unit_test(help_of_commands),
         cmocka_unit_test(outputs_are_looked_at_first),
+        cmocka_unit_test(output_folders_are_looked_at_first),
         cmocka_unit_test(misuse),
         cmocka_unit_test(lost_output),
     };

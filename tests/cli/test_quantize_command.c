@@ -154,9 +154,68 @@ static void inspect(void **state)
     safetensors_write(files_path(place, "x.safetensors"), &alone, 1);
     r = tool_run("", "inspect '%s/x.safetensors'", place);
     tool_expect(&r, 1);
-    expect_line(r.out, "w.weight", "wrong");
+    expect_line(r.out, "w.weight", "missing");
+    assert_non_null(strstr(r.out, "1 missing (weight 1), 0 wrong"));
     assert_non_null(strstr(r.err, "without a scale"));
     tool_free(&r);
+
+    const stored odd[] = {{"w.weight", "F8_E4M3", 1, 2, 2, "abcd"},
+                          {"w.weight_scale", "I32", 4, 1, 0, "abcd"}};
+    safetensors_write(files_path(place, "x.safetensors"), odd, 2);
+    r = tool_run("", "inspect '%s/x.safetensors'", place);
+    tool_expect(&r, 1);
+    expect_line(r.out, "w.weight ", "wrong");
+    assert_non_null(strstr(r.out, "0 missing, 1 wrong (weight 1)"));
+    tool_free(&r);
+}
+
+/* What a file calls its tensors moves no cursor, in tables and in messages; JSON has it exactly. */
+static void names_with_control_characters(void **state)
+{
+    (void)state;
+    /* In JSON: ESC, newline, DEL, and CSI as one character of UTF-8; a letter of two bytes. */
+    static const char escaped[] = "a\\u001b[2J\\n\x7f\xc2\x9b\xc3\xa9.weight";
+    static const char exact[] = "a\x1b[2J\n\x7f\xc2\x9b\xc3\xa9.weight";
+    static const char shown[] = "a?[2J????\xc3\xa9.weight";
+    const stored alone = {escaped, "F8_E4M3", 1, 2, 2, "abcd"};
+    const char *path = files_path(files_folder(), "x.safetensors");
+    safetensors_write(path, &alone, 1);
+    tool_result r = tool_run("", "inspect '%s'", path);
+    tool_expect(&r, 1);
+    expect_line(r.out, shown, " 1  2 x 2");
+    assert_non_null(strstr(r.err, shown));
+    for (const char *text = r.out; text != NULL; text = text == r.out ? r.err : NULL) {
+        assert_null(strchr(text, '\x1b'));
+        assert_null(strchr(text, '\x7f'));
+        assert_null(strstr(text, "\xc2\x9b"));
+    }
+    tool_free(&r);
+    r = tool_run("", "inspect '%s' --json", path);
+    tool_expect(&r, 1);
+    cJSON *root = cJSON_Parse(r.out);
+    const cJSON *tensor = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "tensors"), 0);
+    assert_string_equal(tool_string(tensor, "name"), exact);
+    cJSON_Delete(root);
+    tool_free(&r);
+}
+
+/* Null announces nothing: transformers writes it for models in 16 bits. */
+static void config_of_null(void **state)
+{
+    (void)state;
+    const char *model = make_model(), *output = files_path(files_folder(), "out");
+    files_write_text(files_path(model, "config.json"),
+                     "{\"quantization_config\": null, \"compression_config\": null, \"a\": 1}");
+    tool_result r = tool_run("", "quantize '%s' '%s'", model, output);
+    tool_expect(&r, 0);
+    tool_free(&r);
+    size_t bytes;
+    char *text = files_read(files_path(output, "config.json"), &bytes);
+    cJSON *config = cJSON_Parse(text);
+    assert_int_equal(cJSON_GetArraySize(config), 2);
+    assert_true(cJSON_IsObject(cJSON_GetObjectItem(config, "quantization_config")));
+    cJSON_Delete(config);
+    free(text);
 }
 
 static void failures(void **state)
@@ -198,6 +257,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(json),
         cmocka_unit_test(tables_and_warnings),
         cmocka_unit_test(inspect),
+        cmocka_unit_test(names_with_control_characters),
+        cmocka_unit_test(config_of_null),
         cmocka_unit_test(failures),
     };
     return test_run(argc, argv, tests);
