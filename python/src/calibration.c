@@ -64,7 +64,8 @@ PyObject *dgp_scale_choose(PyObject *module, PyObject *const *args, Py_ssize_t c
     for (int i = 0; i < OPERANDS; i++)
         if (dgp_check_host(&o[i], names[i]) < 0)
             goto done;
-    if (dgp_check_writable(&o[OUT], "scale_out") < 0 || dgp_as_matrix(&o[X], "x", &x) < 0 ||
+    if (dgp_check_given(&o[X], "x") < 0 || dgp_check_writable(&o[OUT], "scale_out") < 0 ||
+        dgp_as_matrix(&o[X], "x", &x) < 0 ||
         dgp_as_array(&o[WEIGHTS], "column_weights", DGP_FLOAT64, x.cols, &weights) < 0)
         goto done;
     const int64_t shape[2] = {dg_scale_count(x.rows, block[0] < 0 ? 0 : block[0], phase[0]),
@@ -107,7 +108,8 @@ PyObject *dgp_scales_write(PyObject *module, PyObject *const *args, Py_ssize_t c
         (args[2] != Py_None && (options.statistics = dgp_statistics_get(args[2])) == NULL))
         return NULL;
     dgp_reporter to = {.function = args[9]};
-    PyObject *input = dgp_path(args[0]), *output = input == NULL ? NULL : dgp_path(args[1]);
+    PyObject *input = dgp_path(args[0], "checkpoint");
+    PyObject *output = input == NULL ? NULL : dgp_path(args[1], "output");
     const char **keep = output == NULL ? NULL : dgp_texts(args[8], "keep", &options.keep_count);
     dg_context *context = keep == NULL ? NULL : dgp_context_get(args[10], DG_CPU);
     PyObject *result = NULL;

@@ -72,8 +72,7 @@ int dgp_granularity(PyObject *object, int32_t block_a[2], int32_t block_b[2])
 
 int dgp_choice(PyObject *object, const char *name, const char *const *names)
 {
-    Py_ssize_t length;
-    const char *text = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &length) : NULL;
+    const char *text = PyUnicode_Check(object) ? dgp_name(object, name) : NULL;
     for (int i = 0; text != NULL && names[i] != NULL; i++)
         if (strcmp(text, names[i]) == 0)
             return i;
@@ -130,6 +129,13 @@ int dgp_common_device(const dgp_operand *operands, const char *const *names, int
 int dgp_check_writable(const dgp_operand *operand, const char *name)
 {
     return operand->read_only ? dgp_fail(DG_INVALID_ARGUMENT, "%s is read-only", name) : 0;
+}
+
+int dgp_check_given(const dgp_operand *operand, const char *name)
+{
+    return operand->dtype != DG_NONE
+               ? 0
+               : dgp_fail(DG_UNSUPPORTED_TYPE, "%s is None: expected an array", name);
 }
 
 int dgp_check_host(const dgp_operand *operand, const char *name)
@@ -193,7 +199,7 @@ PyObject *dgp_quantize(PyObject *module, PyObject *const *args, Py_ssize_t count
     q.overflow = (dg_overflow)overflow;
     q.amax_floor = (float)amax_floor;
     if (dgp_common_device(o, names, Q_OPERANDS, &device) < 0 ||
-        dgp_check_writable(&o[Q_OUT], "out") < 0 ||
+        dgp_check_given(&o[Q_INPUT], "x") < 0 || dgp_check_writable(&o[Q_OUT], "out") < 0 ||
         dgp_check_writable(&o[Q_SCALE_OUT], "scale_out") < 0 ||
         dgp_as_matrix(&o[Q_INPUT], "x", &q.input) < 0)
         goto done;
@@ -287,7 +293,7 @@ PyObject *dgp_dequantize(PyObject *module, PyObject *const *args, Py_ssize_t cou
     dg_dequantize q = DG_DEQUANTIZE_INIT;
     dg_context *context = NULL;
     if (dgp_common_device(o, names, DQ_OPERANDS, &device) == 0 &&
-        dgp_check_writable(&o[DQ_OUT], "out") == 0 &&
+        dgp_check_given(&o[DQ_INPUT], "codes") == 0 && dgp_check_writable(&o[DQ_OUT], "out") == 0 &&
         dgp_as_matrix(&o[DQ_INPUT], "codes", &q.input) == 0 &&
         dgp_as_scale(&o[DQ_SCALE], "scale", block, phase, &q.scale) == 0)
         context = dgp_context_get(args[6], device);
@@ -347,7 +353,7 @@ PyObject *dgp_convert(PyObject *module, PyObject *const *args, Py_ssize_t count)
         elements *= x.shape[i];
     if (!is_contiguous(&x))
         dgp_fail(DG_INVALID_ARGUMENT, "x must be contiguous");
-    else if (dgp_check_host(&x, "x") == 0)
+    else if (dgp_check_given(&x, "x") == 0 && dgp_check_host(&x, "x") == 0)
         out = dgp_output_new(args[0], &x, dtype, x.rank, x.shape, NULL, &made);
     if (out != NULL) {
         dg_status status;

@@ -19,7 +19,7 @@ static PyObject *checkpoint_make(PyTypeObject *type, PyObject *args, PyObject *k
     PyObject *object;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Checkpoint", names, &object))
         return NULL;
-    PyObject *path = dgp_path(object);
+    PyObject *path = dgp_path(object, "path");
     checkpoint_object *self = path == NULL ? NULL : PyObject_New(checkpoint_object, type);
     if (self == NULL) {
         Py_XDECREF(path);
@@ -57,10 +57,10 @@ static PyObject *facts(const dg_tensor *tensor)
 {
     PyObject *shape = dgp_sizes(tensor->shape, tensor->rank);
     PyObject *dtype = shape == NULL ? NULL : dtype_name(tensor->dtype);
-    PyObject *row = dtype == NULL
-                        ? NULL
-                        : Py_BuildValue("(ssOOns)", tensor->name, tensor->stored_type, dtype, shape,
-                                        (Py_ssize_t)tensor->bytes, tensor->file);
+    PyObject *row = dtype == NULL ? NULL
+                                  : Py_BuildValue("(ssOOnN)", tensor->name, tensor->stored_type,
+                                                  dtype, shape, (Py_ssize_t)tensor->bytes,
+                                                  PyUnicode_DecodeFSDefault(tensor->file));
     Py_XDECREF(shape);
     Py_XDECREF(dtype);
     return row;
@@ -86,10 +86,9 @@ static PyObject *checkpoint_read(PyObject *object, PyObject *const *args, Py_ssi
 {
     const dg_checkpoint *checkpoint = ((checkpoint_object *)object)->checkpoint;
     dg_tensor tensor;
-    Py_ssize_t length;
     if (count != 1 && dgp_check_count(count, 2) < 0)
         return NULL;
-    const char *name = PyUnicode_AsUTF8AndSize(args[0], &length);
+    const char *name = dgp_name(args[0], "name");
     if (name == NULL)
         return NULL;
     dg_status status = dg_checkpoint_find(checkpoint, name, &tensor);
@@ -148,13 +147,14 @@ static PyObject *checkpoint_weight(PyObject *object, PyObject *const *args, Py_s
 {
     const dg_checkpoint *checkpoint = ((checkpoint_object *)object)->checkpoint;
     dg_stored_weight stored;
-    Py_ssize_t length;
     if (dgp_check_count(count, 3) < 0)
         return NULL;
-    const char *name = PyUnicode_AsUTF8AndSize(args[0], &length);
+    const char *name = dgp_name(args[0], "name");
+    if (name == NULL)
+        return NULL;
     const int unscaled_is_one = PyObject_IsTrue(args[2]);
     const long long expert = args[1] == Py_None ? -1 : PyLong_AsLongLong(args[1]);
-    if (name == NULL || PyErr_Occurred())
+    if (PyErr_Occurred())
         return NULL;
     const dg_status status =
         args[1] == Py_None
@@ -181,11 +181,18 @@ static PyObject *checkpoint_weight(PyObject *object, PyObject *const *args, Py_s
 static const char *const roles[] = {"weight", "input", "keys", "values", "nothing"};
 static const char *const states[] = {"loaded", "defaulted", "unused", "missing", "wrong"};
 
+/* Made by dgp_report(), which has the GIL. */
+static PyObject *problem_of(void *record)
+{
+    const char *problem = ((const dg_scale_record *)record)->problem;
+    return problem == NULL ? Py_NewRef(Py_None) : dgp_message(problem);
+}
+
 static bool add_scale(void *user, const dg_scale_record *r)
 {
-    return dgp_report(user, "(ssszz(ii)ffz)", roles[r->role], states[r->state], r->layer,
+    return dgp_report(user, "(ssszz(ii)ffO&)", roles[r->role], states[r->state], r->layer,
                       r->scale.name, r->scale.stored_type, (int)r->block_rows, (int)r->block_cols,
-                      (double)r->smallest, (double)r->largest, r->problem);
+                      (double)r->smallest, (double)r->largest, problem_of, (void *)r);
 }
 
 /* scales(append): calls it with (role, state, layer, name, stored_type, block, smallest, largest,
@@ -262,8 +269,9 @@ PyObject *dgp_checkpoint_write(PyObject *module, PyObject *const *args, Py_ssize
     const int fusion = format < 0 ? -1 : dgp_choice(args[8], "fusion", fusions);
     if (fusion < 0)
         return NULL;
-    PyObject *input = dgp_path(args[1]), *output = input == NULL ? NULL : dgp_path(args[2]);
-    PyObject *scales = args[7] == Py_None || output == NULL ? NULL : dgp_path(args[7]);
+    PyObject *input = dgp_path(args[1], "input");
+    PyObject *output = input == NULL ? NULL : dgp_path(args[2], "output");
+    PyObject *scales = args[7] == Py_None || output == NULL ? NULL : dgp_path(args[7], "scales");
     PyObject *matches = NULL;
     int64_t *counts = NULL;
     const char **keep = output == NULL || (scales == NULL && args[7] != Py_None)
@@ -315,7 +323,8 @@ PyObject *dgp_checkpoint_rescale(PyObject *module, PyObject *const *args, Py_ssi
         return NULL;
     int32_t tensors = 0;
     int64_t rounded = 0;
-    PyObject *input = dgp_path(args[0]), *output = input == NULL ? NULL : dgp_path(args[1]);
+    PyObject *input = dgp_path(args[0], "input");
+    PyObject *output = input == NULL ? NULL : dgp_path(args[1], "output");
     PyObject *result = NULL;
     dg_checkpoint *checkpoint = NULL;
     const char **names = output == NULL ? NULL : dgp_texts(args[2], "factors", &tensors);

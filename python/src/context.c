@@ -25,15 +25,14 @@ dg_device dgp_device_from_object(PyObject *object)
             PyErr_Clear();
     } else {
         PyObject *text = PyObject_Str(object); /* torch.device("cuda:1") reads "cuda:1" */
-        Py_ssize_t length;
-        const char *utf8 = text != NULL ? PyUnicode_AsUTF8AndSize(text, &length) : NULL;
+        const char *utf8 = text != NULL ? dgp_name(text, "device") : NULL;
         dg_device device = bad;
         if (utf8 != NULL && strcmp(utf8, "cpu") == 0)
             device = DG_CPU;
         else if (utf8 != NULL && strcmp(utf8, "cuda") == 0)
             device = 0;
         else if (utf8 != NULL && strncmp(utf8, "cuda:", 5) == 0 && utf8[5] >= '0' &&
-                 utf8[5] <= '9' && length <= 10 &&
+                 utf8[5] <= '9' && strlen(utf8) <= 10 &&
                  strspn(utf8 + 5, "0123456789") == strlen(utf8 + 5))
             device = atoi(utf8 + 5);
         Py_XDECREF(text);
@@ -103,16 +102,24 @@ dg_device dgp_context_device(PyObject *object)
 
 /* ---- the type ------------------------------------------------------------------------ */
 
+/* A name that may be left out, or None: then it is NULL. */
+static int take_name(PyObject *object, const char *argument, const char **name)
+{
+    *name = object == NULL || object == Py_None ? NULL : dgp_name(object, argument);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static PyObject *context_make(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"device",          "threads",       "isa", "kernel",
                             "batch_invariant", "serial_launch", NULL};
-    PyObject *device_object = NULL;
+    PyObject *device_object = NULL, *isa = NULL, *kernel = NULL;
     dg_context_options options = DG_CONTEXT_OPTIONS_INIT;
     int batch_invariant = 0, serial_launch = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$izzpp:Context", names, &device_object,
-                                     &options.threads, &options.isa, &options.kernel,
-                                     &batch_invariant, &serial_launch))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$iOOpp:Context", names, &device_object,
+                                     &options.threads, &isa, &kernel, &batch_invariant,
+                                     &serial_launch) ||
+        take_name(isa, "isa", &options.isa) < 0 || take_name(kernel, "kernel", &options.kernel) < 0)
         return NULL;
     const dg_device device = device_object == NULL ? DG_CPU : dgp_device_from_object(device_object);
     if (device < DG_CPU)
@@ -182,14 +189,13 @@ static PyObject *context_get_units(PyObject *self, void *unused)
 
 static PyObject *context_kernel_usable(PyObject *self, PyObject *name)
 {
-    Py_ssize_t length;
-    const char *utf8 = PyUnicode_AsUTF8AndSize(name, &length);
+    const char *utf8 = dgp_name(name, "name");
     if (utf8 == NULL)
         return NULL;
     const dg_status status = dg_kernel_usable(((context_object *)self)->context, utf8);
     if (status == DG_OK)
         return Py_NewRef(Py_None);
-    return status == DG_NOT_FOUND ? dgp_raise(status) : PyUnicode_FromString(dg_last_error());
+    return status == DG_NOT_FOUND ? dgp_raise(status) : dgp_message(dg_last_error());
 }
 
 static PyObject *context_synchronize(PyObject *self, PyObject *stream_object)

@@ -3,6 +3,7 @@
 #include "extension.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 static PyObject *base;                      /* deepgemm.Error */
 static PyObject *classes[DG_CANCELLED + 1]; /* by status */
@@ -77,9 +78,17 @@ static PyObject *class_of(dg_status status)
     return status > DG_OK && status <= DG_CANCELLED ? classes[status] : base;
 }
 
+PyObject *dgp_message(const char *message)
+{
+    return PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "backslashreplace");
+}
+
 PyObject *dgp_raise(dg_status status)
 {
-    PyErr_SetString(class_of(status), dg_last_error());
+    PyObject *message = dgp_message(dg_last_error());
+    if (message != NULL)
+        PyErr_SetObject(class_of(status), message);
+    Py_XDECREF(message);
     return NULL;
 }
 

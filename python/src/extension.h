@@ -21,6 +21,8 @@
 /* ---- errors.c ------------------------------------------------------------------------ */
 
 int dgp_errors_init(PyObject *module);
+/* A message of the library as a str: file names and what was cut need not be UTF-8. */
+PyObject *dgp_message(const char *message);
 /* Raises the exception of a status with dg_last_error() as its message. Returns NULL. */
 PyObject *dgp_raise(dg_status status);
 /* Raises the exception of a status with a message of the extension's own, in the language of
@@ -135,6 +137,8 @@ int dgp_common_device(const dgp_operand *operands, const char *const *names, int
                       dg_device *device);
 /* Refuses an output in read-only memory. */
 int dgp_check_writable(const dgp_operand *operand, const char *name);
+/* Refuses None, for an operand that the call cannot do without. */
+int dgp_check_given(const dgp_operand *operand, const char *name);
 /* Refuses what is not in the host's memory. */
 int dgp_check_host(const dgp_operand *operand, const char *name);
 
@@ -188,10 +192,14 @@ PyObject *dgp_table_new(PyObject *module, PyObject *const *args, Py_ssize_t coun
 
 /* ---- files.c ------------------------------------------------------------------------- */
 
-/* A file name in the form that the C library takes: str, bytes or os.PathLike to bytes. */
-PyObject *dgp_path(PyObject *object);
-/* A tuple of str as C strings that live as long as it does; free() the result. */
-const char **dgp_texts(PyObject *tuple, const char *name, int32_t *count);
+/* A str as a C string that lives as long as it does. NULL with an exception that names `argument`:
+ * for other types, and for a text with a zero, which C would cut. */
+const char *dgp_name(PyObject *object, const char *argument);
+/* A file name in the form that the C library takes: str, bytes or os.PathLike to bytes, by the
+ * rules of os.fsencode(). Refuses zeros, too. */
+PyObject *dgp_path(PyObject *object, const char *argument);
+/* A tuple of dgp_name()s; free() the result. */
+const char **dgp_texts(PyObject *tuple, const char *argument, int32_t *count);
 
 /* What a `report` callback needs: the caller's function, and the exception that it raised. */
 typedef struct dgp_reporter {

@@ -1,29 +1,53 @@
 /* SPDX-License-Identifier: MIT */
-/* What calls that read and write files share: paths, lists of texts, and reports while they run. */
+/* What calls that read and write files share: names, paths, and reports while they run. */
 #include "extension.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
-PyObject *dgp_path(PyObject *object)
+static int refuse_zero(const char *argument, PyObject *object)
 {
-    PyObject *bytes = NULL;
-    return PyUnicode_FSConverter(object, &bytes) ? bytes : NULL;
+    return dgp_fail(DG_INVALID_ARGUMENT, "%s is %R: a zero byte would end it there", argument,
+                    object);
 }
 
-const char **dgp_texts(PyObject *tuple, const char *name, int32_t *count)
+const char *dgp_name(PyObject *object, const char *argument)
+{
+    Py_ssize_t length;
+    if (!PyUnicode_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s is %R: expected a str", argument, object);
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(object, &length);
+    if (text == NULL || strlen(text) == (size_t)length)
+        return text;
+    refuse_zero(argument, object);
+    return NULL;
+}
+
+PyObject *dgp_path(PyObject *object, const char *argument)
+{
+    PyObject *path = PyOS_FSPath(object), *bytes = NULL;
+    if (path == NULL)
+        return NULL;
+    bytes = PyUnicode_Check(path) ? PyUnicode_EncodeFSDefault(path) : Py_NewRef(path);
+    if (bytes != NULL && strlen(PyBytes_AsString(bytes)) != (size_t)PyBytes_Size(bytes)) {
+        refuse_zero(argument, object);
+        Py_CLEAR(bytes);
+    }
+    Py_DECREF(path);
+    return bytes;
+}
+
+const char **dgp_texts(PyObject *tuple, const char *argument, int32_t *count)
 {
     const Py_ssize_t size = PyTuple_Size(tuple);
     const char **texts = size < 0 ? NULL : calloc((size_t)size + 1, sizeof *texts);
-    Py_ssize_t length;
     if (size >= 0 && texts == NULL)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; texts != NULL && i < size; i++) {
-        PyObject *text = PyTuple_GetItem(tuple, i);
-        if (!PyUnicode_Check(text))
-            PyErr_Format(PyExc_TypeError, "%s has %R: expected a str", name, text);
-        else
-            texts[i] = PyUnicode_AsUTF8AndSize(text, &length);
+        texts[i] = dgp_name(PyTuple_GetItem(tuple, i), argument);
         if (texts[i] == NULL) {
             free(texts);
             return NULL;

@@ -58,13 +58,6 @@ static void statistics_free(PyObject *object)
     Py_DECREF(type);
 }
 
-/* The name of a layer; NULL with an exception. */
-static const char *name_of(PyObject *layer)
-{
-    Py_ssize_t length;
-    return PyUnicode_AsUTF8AndSize(layer, &length);
-}
-
 /* observe(layer, x, context) */
 static PyObject *statistics_observe(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -73,7 +66,7 @@ static PyObject *statistics_observe(PyObject *self, PyObject *const *args, Py_ss
     dg_matrix matrix;
     if (dgp_check_count(count, 3) < 0)
         return NULL;
-    const char *layer = name_of(args[0]);
+    const char *layer = dgp_name(args[0], "layer");
     dg_context *context = layer == NULL ? NULL : dgp_context_get(args[2], DG_CPU);
     if (context == NULL || dgp_operand_take(args[1], "x", &stream, &x) < 0)
         return NULL;
@@ -101,7 +94,7 @@ static PyObject *statistics_merge(PyObject *self, PyObject *object)
 
 static PyObject *statistics_save(PyObject *self, PyObject *object)
 {
-    PyObject *path = dgp_path(object);
+    PyObject *path = dgp_path(object, "path");
     if (path == NULL)
         return NULL;
     const char *text = PyBytes_AsString(path);
@@ -115,7 +108,7 @@ static PyObject *statistics_save(PyObject *self, PyObject *object)
 PyObject *dgp_statistics_load(PyObject *module, PyObject *object)
 {
     (void)module;
-    PyObject *path = dgp_path(object);
+    PyObject *path = dgp_path(object, "path");
     if (path == NULL)
         return NULL;
     dg_statistics *made = NULL;
@@ -167,7 +160,7 @@ static PyObject *array_of(const void *elements, int dtype, int64_t count)
 static PyObject *statistics_layer(PyObject *self, PyObject *layer)
 {
     dg_observed o = DG_OBSERVED_INIT;
-    const char *name = name_of(layer);
+    const char *name = dgp_name(layer, "layer");
     if (name == NULL)
         return NULL;
     const dg_status status = dg_statistics_layer(of(self), name, &o);
@@ -194,7 +187,7 @@ static PyObject *statistics_choose(PyObject *self, PyObject *const *args, Py_ssi
     dg_observed o = DG_OBSERVED_INIT;
     if (dgp_check_count(count, 4) < 0)
         return NULL;
-    const char *layer = name_of(args[0]);
+    const char *layer = dgp_name(args[0], "layer");
     const int dtype = layer == NULL ? -1 : dgp_dtype_from_object(args[3], "scale_dtype");
     if (dtype < 0 || dgp_block(args[1], "granularity", block) < 0 ||
         dgp_scale_choice(args[2], &choice) < 0)
@@ -229,7 +222,7 @@ static PyObject *statistics_judge(PyObject *self, PyObject *const *args, Py_ssiz
     int32_t block[2];
     if (dgp_check_count(count, 4) < 0)
         return NULL;
-    const char *layer = name_of(args[0]);
+    const char *layer = dgp_name(args[0], "layer");
     const int dtype = layer == NULL ? -1 : dgp_dtype_from_object(args[3], "dtype");
     if (dtype < 0 || dgp_block(args[2], "granularity", block) < 0 ||
         dgp_operand_take(args[1], "scale", &stream, &o) < 0)
@@ -251,7 +244,7 @@ static PyObject *statistics_judge(PyObject *self, PyObject *const *args, Py_ssiz
 static PyObject *statistics_histogram(PyObject *self, PyObject *object)
 {
     int64_t count = 0;
-    const char *layer = name_of(object);
+    const char *layer = dgp_name(object, "layer");
     if (layer == NULL)
         return NULL;
     dg_status status = dg_statistics_histogram(of(self), layer, NULL, &count);

@@ -2,12 +2,13 @@
 """Checkpoints, written by hand as safetensors and read, quantised and converted."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 import deepgemm
-from conftest import BF16, dequantized
+from conftest import BF16, E4M3, dequantized
 
 NAMES = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "int64": "I64"}
 
@@ -76,6 +77,71 @@ def test_refusals(model, tmp_path):
         with pytest.raises(TypeError, match="keep is 'down_proj'"):
             write(folder, tmp_path / "out", keep="down_proj")
     assert not (tmp_path / "out").exists()
+
+
+def test_names_that_c_would_cut(model, tmp_path):
+    folder, _ = model
+    checkpoint, out = deepgemm.Checkpoint(folder), tmp_path / "out"
+    statistics, x = deepgemm.Statistics(), np.ones((2, 4), np.float32)
+    statistics.observe("a", x)
+    kernel = deepgemm.kernels()[0].name
+    for argument, call in (
+        ("name", lambda: checkpoint.read("steps\0junk")),
+        ("name", lambda: checkpoint.weight("lm_head.weight\0junk")),
+        ("name", lambda: deepgemm.Context().why_not(kernel + "\0junk")),
+        ("kernel", lambda: deepgemm.Context(kernel=kernel + "\0junk")),
+        ("isa", lambda: deepgemm.Context(isa="generic\0junk")),
+        ("device", lambda: deepgemm.Context("cpu\0junk")),
+        ("overflow", lambda: deepgemm.convert(x, "float16", overflow="ieee\0junk")),
+        ("layer", lambda: statistics.observe("a\0b", x)),
+        ("layer", lambda: statistics["a\0b"]),
+        ("layer", lambda: statistics.choose("a\0b")),
+        ("layer", lambda: statistics.judge("a\0b", np.ones((1, 1), np.float32))),
+        ("layer", lambda: statistics.histogram("a\0b")),
+        ("path", lambda: statistics.save(f"{out}\0junk")),
+        ("path", lambda: deepgemm.Statistics.load(f"{out}\0junk")),
+        ("path", lambda: deepgemm.Checkpoint(f"{folder}\0junk")),
+        ("path", lambda: deepgemm.Checkpoint(os.fsencode(folder) + b"\0junk")),
+        ("keep", lambda: deepgemm.quantize_checkpoint(folder, out, keep=["up\0junk"])),
+        ("input", lambda: deepgemm.quantize_checkpoint(f"{folder}\0junk", out)),
+        ("output", lambda: deepgemm.quantize_checkpoint(folder, f"{out}\0junk")),
+        ("scales", lambda: deepgemm.quantize_checkpoint(folder, out, scales="x\0junk")),
+        ("format", lambda: deepgemm.quantize_checkpoint(folder, out, format="block\0junk")),
+        ("factors", lambda: deepgemm.rescale_checkpoint(folder, out, {"steps\0": (None, None)})),
+        ("output", lambda: deepgemm.rescale_checkpoint(folder, f"{out}\0junk", {})),
+        ("output", lambda: deepgemm.write_scales(folder, f"{out}\0junk")),
+    ):
+        with pytest.raises(deepgemm.InvalidArgument, match=rf"^{argument} is .*zero byte"):
+            call()
+    assert not out.exists() and list(statistics) == ["a"]
+    for bad in (1, None):
+        with pytest.raises(TypeError, match=f"name is {bad}: expected a str"):
+            checkpoint.read(bad)
+
+
+def test_names_that_are_not_utf8(model, tmp_path):
+    folder, weights = model
+    with pytest.raises(deepgemm.NotFound, match=r"nowhere\\xff"):
+        deepgemm.Checkpoint(tmp_path / "nowhere\udcff")
+    file = os.fsencode(tmp_path) + b"/\xff.safetensors"
+    with open(file, "wb") as copy:
+        copy.write((folder / "model.safetensors").read_bytes())
+    for path in (file, os.fsdecode(file)):
+        checkpoint = deepgemm.Checkpoint(path)
+        assert {t.name: t.file for t in checkpoint} == dict.fromkeys(weights, "\udcff.safetensors")
+    data = (folder / "model.safetensors").read_bytes()
+    (tmp_path / "latin1.safetensors").write_bytes(data.replace(b'"steps"', b'"st\xe9ps"'))
+    with pytest.raises(deepgemm.BadFile, match="latin1.safetensors.* not UTF-8"):
+        deepgemm.Checkpoint(tmp_path / "latin1.safetensors")
+
+
+def test_problems_with_long_names(tmp_path):
+    # The message about a scale cuts a name of more than 100 bytes, here within a letter.
+    name = "x" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 100 + ".weight"
+    save(tmp_path / "a.safetensors", {name: np.ones((2, 2), E4M3)})
+    (record,) = deepgemm.Checkpoint(tmp_path / "a.safetensors").scales()
+    assert record.layer == name.removesuffix(".weight")
+    assert record.state == "missing" and "without a scale" in record.problem
 
 
 def test_quantize_and_convert(model, tmp_path):

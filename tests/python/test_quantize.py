@@ -165,6 +165,18 @@ def test_types_that_are_not_taken():
         assert "codes" not in str(refused.value)
 
 
+def test_what_cannot_be_none():
+    one = np.ones((1, 1), np.float32)
+    for name, call in (
+        ("x", lambda: deepgemm.quantize(None, granularity=(1, 0))),
+        ("codes", lambda: deepgemm.dequantize(None, one, granularity=(1, 0))),
+        ("x", lambda: deepgemm.convert(None, "float16")),
+        ("x", lambda: deepgemm.choose_scale(None, granularity=(0, 0))),
+    ):
+        with pytest.raises(deepgemm.UnsupportedType, match=f"^{name} is None: expected an array"):
+            call()
+
+
 def test_compare(rng):
     x = rng.standard_normal((30, 40)).astype(np.float32)
     y = (x + 0.01 * rng.standard_normal(x.shape)).astype(np.float32)
