@@ -15,7 +15,7 @@ pieces pieces_read(const llama *model, const char *folder, const pieces_source *
     llama_text text = llama_read_text(model, file);
     if (length > text.tokens)
         length = text.tokens;
-    int64_t each = length == 0 ? 0 : text.tokens / length, count = text.sequences * each;
+    int64_t each = text.tokens / length, count = text.sequences * each;
     if (count * length > most_tokens)
         count = most_tokens / length;
     if (count == 0)

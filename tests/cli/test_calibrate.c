@@ -190,7 +190,7 @@ static void mistakes(void **state)
         {"'%s' s --percentile 0", "--percentile takes more than 0", 2},
         {"'%s' s --tokens 5 --length 10", "make no piece of 10", 1},
         {"'%s' s --text /nowhere", "opening the text", 1},
-        {"'%1$s' s --text '%1$s/empty.safetensors'", "make no piece of", 1},
+        {"'%1$s' s --text '%1$s/empty.safetensors'", "ids hold no token", 1},
         {"'%s' /nowhere/s", "/nowhere/s", 1},
         {"'%s' s --bits 9", "options.bits", 1},
         {"s --merge /nowhere", "reading statistics", 1},
