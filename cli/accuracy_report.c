@@ -194,6 +194,13 @@ static double number_of(const cJSON *object, const char *name, const char *path)
     return item->valuedouble;
 }
 
+/* A sum that was not finite is null in the file. */
+static double sum_of(const cJSON *object, const char *name, const char *path)
+{
+    bool lost = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(object, name));
+    return lost ? NAN : number_of(object, name, path);
+}
+
 static void load_cell(accuracy *a, const cJSON *object, const char *path)
 {
     const char *scales = cJSON_GetStringValue(cJSON_GetObjectItem(object, "scales"));
@@ -207,7 +214,7 @@ static void load_cell(accuracy *a, const cJSON *object, const char *path)
             continue;
         predict p = PREDICT_INIT;
         for (int j = 0; j < COUNT(sums); j++)
-            *(double *)((char *)&p + sums[j].offset) = number_of(raw, sums[j].name, path);
+            *(double *)((char *)&p + sums[j].offset) = sum_of(raw, sums[j].name, path);
         for (int j = 0; j < COUNT(counts); j++)
             *(int64_t *)((char *)&p + counts[j].offset) =
                 (int64_t)number_of(raw, counts[j].name, path);

@@ -155,7 +155,8 @@ static void judge(compare_report *report)
         report->layer_count += report->rows[i].is_layer;
     }
     report->whole_failed =
-        report->text != NULL && predict_top1_agreement(&report->whole) < report->limit_top1;
+        report->text != NULL && (report->whole.logits.spoiled > 0 ||
+                                 predict_top1_agreement(&report->whole) < report->limit_top1);
 }
 
 /* ---- the command --------------------------------------------------------------------- */

@@ -71,11 +71,12 @@ static void print_rows(const compare_report *r)
 static void print_whole(const compare_report *r)
 {
     const predict *w = &r->whole;
-    printf("logits       error %.2f %%, mean absolute %.4f, SNR %.1f dB, cosine %.5f\n",
-           100 * w->logits.relative_error, w->logits.mean_error, w->logits.snr_db,
-           w->logits.cosine);
+    printf("logits       error %.2f %%, mean absolute %.4f, SNR %.1f dB, cosine %.5f%s\n",
+           100 * w->logits.relative_error, w->logits.mean_error, w->logits.snr_db, w->logits.cosine,
+           w->logits.spoiled > 0 ? "  FAILS" : "");
     printf("next token   the same prediction for %.1f %% of the tokens%s\n",
-           100 * predict_top1_agreement(w), r->whole_failed ? "  FAILS" : "");
+           100 * predict_top1_agreement(w),
+           predict_top1_agreement(w) < r->limit_top1 ? "  FAILS" : "");
     printf("perplexity   %.3f in the result, %.3f in the reference\n\n", predict_fp8_perplexity(w),
            predict_wide_perplexity(w));
 }

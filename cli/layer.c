@@ -178,6 +178,7 @@ void layer_add_metrics(cJSON *object, const dg_comparison *comparison)
     cJSON_AddNumberToObject(object, "mean_error", comparison->mean_error);
     cJSON_AddNumberToObject(object, "nan", (double)comparison->result_nan);
     cJSON_AddNumberToObject(object, "inf", (double)comparison->result_inf);
+    cJSON_AddNumberToObject(object, "spoiled", (double)comparison->spoiled);
     cJSON_AddNumberToObject(object, "reference_nan", (double)comparison->reference_nan);
     cJSON_AddNumberToObject(object, "reference_inf", (double)comparison->reference_inf);
 }

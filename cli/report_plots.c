@@ -19,9 +19,21 @@ typedef struct point {
 /* What a layer is judged by. */
 typedef bool judged(const cJSON *row, double *value);
 
+/* Whether finite values became NaN or infinite: such a layer's error is infinite, and no number. */
+static bool is_spoiled(const cJSON *row, const char *path)
+{
+    double pairs;
+    return report_number(row, path, &pairs) && pairs > 0;
+}
+
 /* Per cent: of its output where there is one. */
 static bool error_of(const cJSON *row, double *error)
 {
+    if (is_spoiled(row, "output.spoiled") || is_spoiled(row, "weight.spoiled") ||
+        is_spoiled(row, "spoiled")) {
+        *error = INFINITY;
+        return true;
+    }
     bool found = report_number(row, "output.relative_error", error) ||
                  report_number(row, "weight.relative_error", error) ||
                  report_number(row, "relative_error", error);
@@ -126,13 +138,16 @@ static void plot_by_layer(FILE *out, const cJSON *rows, judged *value_of, const 
 {
     point *points = cli_alloc((size_t)cJSON_GetArraySize(rows) * sizeof *points);
     char *series[REPORT_COLORS] = {0};
-    int count = 0, series_count = 0;
+    int count = 0, series_count = 0, spoiled = 0;
     double highest = 0.0, last_block = 0.0;
     const cJSON *row;
     cJSON_ArrayForEach(row, rows)
     {
         point p = {.x = block_of(row)};
         if (p.x < 0 || !value_of(row, &p.y) || !(p.y > 0.0))
+            continue;
+        spoiled += isinf(p.y) != 0;
+        if (isinf(p.y))
             continue;
         char *kind = kind_of(row);
         p.series = series_named(series, &series_count, kind != NULL ? kind : cli_format("layer"));
@@ -146,7 +161,10 @@ static void plot_by_layer(FILE *out, const cJSON *rows, judged *value_of, const 
         const double margin = 0.5; /* blocks, so that no point lies on the frame */
         report_axis x = {-margin, last_block + margin, false, ""};
         report_axis y = {0, highest * 1.1, false, unit};
-        report_figure_begin(out, title, about, (const char *const *)series, series_count);
+        char *missing = cli_format("%s Not shown: %d with NaN or infinities.", about, spoiled);
+        report_figure_begin(out, title, spoiled > 0 ? missing : about, (const char *const *)series,
+                            series_count);
+        free(missing);
         draw_points(out, points, count, series, &x, &y);
         report_figure_end(out);
     }
@@ -175,7 +193,8 @@ static void plot_causes(FILE *out, const cJSON *rows)
     int count = 0;
     cJSON_ArrayForEach(row, rows)
     {
-        if (!report_number(row, "output.relative_error", &error) || count == shown)
+        bool spoiled = is_spoiled(row, "output.spoiled");
+        if ((!report_number(row, "output.relative_error", &error) && !spoiled) || count == shown)
             continue;
         count++;
         char *name = short_name(row);
@@ -189,7 +208,7 @@ static void plot_causes(FILE *out, const cJSON *rows)
             sum += fmax(0, shares[i]);
             free(path);
         }
-        for (int i = 0; i < causes; i++) {
+        for (int i = 0; i < causes && !spoiled; i++) {
             char *text = cli_format("%s: %.1f %% of the error", names[i], 100 * shares[i]);
             double width = sum > 0 ? 100 * error * fmax(0, shares[i]) / sum : 0;
             double right = fmin(100, left + report_place(&axis, width));
@@ -197,7 +216,7 @@ static void plot_causes(FILE *out, const cJSON *rows)
             left = right;
             free(text);
         }
-        char *value = cli_format("%.2f %%", 100 * error);
+        char *value = spoiled ? cli_format("NaN, Inf") : cli_format("%.2f %%", 100 * error);
         report_row_end(out, value);
         free(value);
     }

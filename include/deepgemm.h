@@ -690,6 +690,8 @@ DG_API dg_status dg_table_explain(dg_table *table, char *text, size_t *text_byte
 /**
  * How far a result lies from its reference. The metrics and the sums behind them are double
  * precision and cover the pairs of which both elements are finite; all other pairs are counted.
+ * Where a finite reference became NaN or infinite (`spoiled`), the errors are infinity, the SNR is
+ * -infinity and the cosine 0; the sums are still those of the finite pairs.
  */
 typedef struct dg_comparison {
     size_t struct_bytes;
@@ -700,7 +702,7 @@ typedef struct dg_comparison {
                               0 when one is                                                  */
     double max_error;      /* max |result - reference|                                        */
     double mean_error;     /* mean |result - reference|                                       */
-    int64_t finite;        /* pairs that the metrics cover                                    */
+    int64_t finite;        /* pairs that the sums cover                                       */
     int64_t reference_nan, reference_inf;
     int64_t result_nan, result_inf;
     int64_t spoiled; /* pairs whose reference is finite and whose result is not              */

@@ -406,14 +406,18 @@ def convert(x: Array, dtype: Dtype, *, overflow: str = "saturate") -> Any:
 
 
 class Comparison(NamedTuple):
-    """How far a result lies from its reference; the sums behind it are in double precision."""
+    """How far a result lies from its reference; the sums behind it are in double precision.
+
+    Where a finite reference became NaN or infinite (`spoiled`), the errors are infinity, `snr_db`
+    is -infinity and `cosine` 0, so that no limit is passed.
+    """
 
     relative_error: float  #: ||result - reference|| / ||reference||
     snr_db: float  #: -20 log10(relative_error)
     cosine: float
     max_error: float
     mean_error: float
-    finite: int  #: pairs that the metrics cover
+    finite: int  #: pairs of which both are finite
     reference_nan: int
     reference_inf: int
     result_nan: int

@@ -51,8 +51,20 @@ static void add_row(dg_comparison *c, const dg_matrix *reference, const dg_matri
         c->max_error = part.max_error;
 }
 
+/* A result that lost values has no distance from its reference: no metric of it passes a limit. */
+static void spoil_metrics(dg_comparison *c)
+{
+    c->relative_error = c->max_error = c->mean_error = INFINITY;
+    c->snr_db = -INFINITY;
+    c->cosine = 0.0;
+}
+
 static void derive_metrics(dg_comparison *c)
 {
+    if (c->spoiled > 0) {
+        spoil_metrics(c);
+        return;
+    }
     double reference = sqrt(c->reference_squares), result = sqrt(c->result_squares);
     if (c->error_squares == 0.0)
         c->relative_error = 0.0;

@@ -182,7 +182,7 @@ static dg_status add_error(job *j, int64_t n, int candidate)
     dg_comparison c = DG_COMPARISON_INIT;
     dg_matrix y = dg_matrix_of(j->y, DG_F32, j->tokens, n);
     DGI_TRY(dg_compare(&y, &gemm.d, &c));
-    j->errors[candidate] += c.error_squares;
+    j->errors[candidate] += c.spoiled > 0 ? INFINITY : c.error_squares;
     j->squares += candidate == 0 ? c.reference_squares : 0.0;
     return DG_OK;
 }

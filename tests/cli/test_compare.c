@@ -217,17 +217,25 @@ static void nan_ranks_first_and_fails(void **state)
     *code = 0x7F;
     m->scales[2][0] *= 16;
     write_model(m);
-    tool_result r = compare(m, "--json");
+    tool_result r = compare(m, "--json"), text = compare(m, "--top 1");
     cJSON *root = parse(&r);
     tool_expect(&r, 1);
     assert_int_equal(layer_in(row_at(root, 0)), 1);
     assert_int_equal(metric(row_at(root, 0), "weight", "nan"), 1);
+    assert_int_equal(metric(row_at(root, 0), "weight", "spoiled"), 1);
     assert_true(metric(row_at(root, 0), "output", "nan") >= 1);
+    const cJSON *weight = cJSON_GetObjectItem(row_at(root, 0), "weight");
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(weight, "relative_error"))); /* infinity */
+    assert_true(tool_number(weight, "cosine") == 0.0);
     assert_int_equal(tool_number(root, "failed"), 1);
+    tool_expect(&text, 1);
+    assert_non_null(strstr(text.out, " inf %"));
+    assert_non_null(strstr(text.out, " -inf  0.00000 "));
     *code = before;
     m->scales[2][0] /= 16;
     cJSON_Delete(root);
     tool_free(&r);
+    tool_free(&text);
 }
 
 /* Outputs on given activations agree with the oracle; layers without any are judged by weights. */

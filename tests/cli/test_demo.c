@@ -453,6 +453,38 @@ static void accuracy_agrees_with_the_demo(void **state)
     tool_free(&run);
 }
 
+/* A result that is not finite is read back as such: its sums are null in the file. */
+static void accuracy_reads_spoiled_results(void **state)
+{
+    const model *m = *state;
+    write_config(m, "");
+    const char *path = files_path(m->folder, "spoiled.json");
+    char options[512];
+    snprintf(options, sizeof options, "--output %s --scales 'token . channel' --method MSE", path);
+    tool_result first = accuracy(m, options);
+    cJSON *root = tool_json(&first);
+    cJSON *raw = cJSON_GetObjectItem(cell_of(root, "token . channel", "MSE"), "sums");
+    cJSON_SetNumberHelper(cJSON_GetObjectItem(raw, "spoiled"), 3);
+    cJSON_ReplaceItemInObject(raw, "fp8_nats", cJSON_CreateNull());
+    cJSON_ReplaceItemInObject(raw, "max_error", cJSON_CreateNull());
+    char *text = cJSON_Print(root);
+    files_write_text(path, text);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    tool_free(&first);
+
+    tool_result second = accuracy(m, options);
+    root = tool_json(&second);
+    const cJSON *cell = cell_of(root, "token . channel", "MSE");
+    const cJSON *logits = cJSON_GetObjectItem(cell, "logits");
+    assert_int_equal(tool_number(logits, "spoiled"), 3);
+    assert_true(tool_number(logits, "cosine") == 0.0);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(logits, "relative_error")));
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(cell, "fp8_perplexity")));
+    cJSON_Delete(root);
+    tool_free(&second);
+}
+
 /* A second run keeps what the file has, adds what it lacks, and takes no file of other settings. */
 static void accuracy_goes_on(void **state)
 {
@@ -529,9 +561,13 @@ static void refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_a_small_model), cmocka_unit_test(compare_runs_both_models),
-        cmocka_unit_test(smoothed_model),           cmocka_unit_test(accuracy_agrees_with_the_demo),
-        cmocka_unit_test(accuracy_goes_on),         cmocka_unit_test(refusals),
+        cmocka_unit_test(numbers_of_a_small_model),
+        cmocka_unit_test(compare_runs_both_models),
+        cmocka_unit_test(smoothed_model),
+        cmocka_unit_test(accuracy_agrees_with_the_demo),
+        cmocka_unit_test(accuracy_goes_on),
+        cmocka_unit_test(accuracy_reads_spoiled_results),
+        cmocka_unit_test(refusals),
     };
     test_begin(argc, argv);
     return cmocka_run_group_tests(tests, make_model, free_model);

@@ -123,6 +123,28 @@ static const char compare_json[] =
     "\"accumulation\": {\"share\": 0}}}],"
     "\"not_compared\": [\"one is missing\"]}";
 
+/* A layer whose output became NaN is not drawn as if it had its weight's small error. */
+static void spoiled_layers(void **state)
+{
+    (void)state;
+    char *page = page_of(
+        "{\"command\": \"compare\", \"tensors\": ["
+        "{\"name\": \"a.2.up.weight\", \"weight\": {\"relative_error\": 0.5, \"spoiled\": 0}, "
+        "\"output\": {\"relative_error\": null, \"spoiled\": 3}, \"caused_by\": {\"weights\": "
+        "{\"share\": 1}}},"
+        "{\"name\": \"a.1.up.weight\", \"output\": {\"relative_error\": 0.04, \"spoiled\": 0}, "
+        "\"caused_by\": {\"weights\": {\"share\": 1}}},"
+        "{\"name\": \"a.0.up.weight\", \"output\": {\"relative_error\": 0.03, \"spoiled\": 0}, "
+        "\"caused_by\": {\"weights\": {\"share\": 1}}}]}",
+        NULL);
+    expect_places_in_range(page);
+    assert_int_equal(count_of(page, "<circle"), 2);
+    assert_int_equal(count_of(page, "Not shown: 1 with NaN or infinities."), 1);
+    assert_int_equal(count_of(page, "NaN, Inf"), 1);
+    assert_null(strstr(page, "50.00 %"));
+    free(page);
+}
+
 static void errors_and_their_causes(void **state)
 {
     (void)state;
@@ -348,6 +370,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_and_their_causes),
+        cmocka_unit_test(spoiled_layers),
         cmocka_unit_test(speed_beside_the_floor),
         cmocka_unit_test(utilisation_by_depth),
         cmocka_unit_test(histograms_with_clip_points),

@@ -186,4 +186,6 @@ def test_compare(rng):
     assert np.isclose(c.snr_db, -20 * np.log10(c.relative_error))
     assert c.max_error == np.abs(error).max() and c.finite == 1200 and c.spoiled == 0
     y[3, 4] = np.nan
-    assert deepgemm.compare(x, y).spoiled == 1
+    c = deepgemm.compare(x, y)
+    assert c.spoiled == 1 and c.cosine == 0
+    assert c.relative_error == c.max_error == c.mean_error == -c.snr_db == np.inf

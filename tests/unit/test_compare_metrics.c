@@ -94,7 +94,35 @@ static void test_non_finite_pairs_are_counted(void **state)
     assert_int_equal(c.result_inf, 2);
     assert_int_equal(c.spoiled, 2); /* 2 -> NaN and 3 -> -infinity */
     assert_int_equal(c.finite, 1);
-    assert_true(c.relative_error == 0.0 && c.cosine == 1.0);
+    assert_true(c.reference_squares == 1.0 && c.error_squares == 0.0);
+}
+
+/* No metric of it passes a limit. */
+static void assert_spoiled(const dg_comparison *c, int64_t pairs)
+{
+    assert_int_equal(c->spoiled, pairs);
+    assert_true(c->relative_error == INFINITY && c->snr_db == -INFINITY && c->cosine == 0.0);
+    assert_true(c->max_error == INFINITY && c->mean_error == INFINITY);
+}
+
+static void test_spoiled_results_are_not_perfect(void **state)
+{
+    (void)state;
+    const float reference[] = {1, -2, 3}, good[] = {1, -2, 3};
+    dg_comparison c = compare_f32(reference, (float[]){NAN, NAN, NAN}, 3);
+    assert_spoiled(&c, 3);
+    c = compare_f32(reference, (float[]){1, -2, INFINITY}, 3);
+    assert_spoiled(&c, 1);
+    /* pieces that are added later do not make up for it */
+    dg_matrix x = dg_matrix_of((void *)reference, DG_F32, 1, 3);
+    dg_matrix y = dg_matrix_of((void *)good, DG_F32, 1, 3), none = dg_matrix_of(NULL, DG_F32, 0, 3);
+    assert_ok(dg_compare(&x, &y, &c));
+    assert_ok(dg_compare(&none, &none, &c));
+    assert_spoiled(&c, 1);
+    assert_int_equal(c.finite, 5);
+    /* what the reference itself has of NaN and infinities is no error of the result */
+    c = compare_f32((float[]){1, NAN, INFINITY}, (float[]){1, NAN, 4}, 3);
+    assert_true(c.relative_error == 0.0 && c.cosine == 1.0 && c.spoiled == 0);
 }
 
 static void test_types_and_strides(void **state)
@@ -159,6 +187,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cosine_is_not_rounded),
         cmocka_unit_test(test_long_sums),
         cmocka_unit_test(test_non_finite_pairs_are_counted),
+        cmocka_unit_test(test_spoiled_results_are_not_perfect),
         cmocka_unit_test(test_types_and_strides),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_bad_arguments),
