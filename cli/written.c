@@ -30,6 +30,7 @@ static bool take_tensor(void *user, const dg_tensor_report *tensor)
         .bytes_before = (double)tensor->bytes_before,
         .bytes_after = (double)tensor->bytes_after,
         .worst_error = tensor->relative_error,
+        .part_ratio = tensor->part_ratio,
         .saturated = tensor->counts.saturated,
         .underflow = tensor->counts.underflow,
         .non_finite = tensor->counts.non_finite,
@@ -121,10 +122,17 @@ static const char *action_name(dg_tensor_action action)
     return names[action];
 }
 
+/* Whether parts of a fused weight share a scale that does not suit all of them. */
+static bool is_uneven(const written_line *l)
+{
+    const double twice = 2.0; /* each doubling costs the smaller part a binade of its range */
+    return l->part_ratio > twice;
+}
+
 static void print_lines(const written *r)
 {
     cli_table *table = cli_table_new("tensor", ">count", "shape", "stored as", ">before", ">after",
-                                     "became", ">worst error", "kept because", NULL);
+                                     "became", ">worst error", "remark", NULL);
     char bytes[CLI_NUMBER];
     for (int i = 0; i < r->count; i++) {
         const written_line *l = &r->lines[i];
@@ -139,7 +147,10 @@ static void print_lines(const written *r)
             cli_table_cell(table, "%s", "");
         else
             cli_table_cell(table, "%.2f %%", 100.0 * l->worst_error);
-        cli_table_cell(table, "%s", l->kept_because == NULL ? "" : l->kept_because);
+        if (is_uneven(l))
+            cli_table_cell(table, "one scale for parts %.4gx apart", l->part_ratio);
+        else
+            cli_table_cell(table, "%s", l->kept_because == NULL ? "" : l->kept_because);
     }
     cli_table_print(table);
 }
@@ -171,6 +182,8 @@ static void print_kinds(const written *all)
         kind->bytes_after += one.bytes_after;
         if (one.worst_error > kind->worst_error)
             kind->worst_error = one.worst_error;
+        if (one.part_ratio > kind->part_ratio)
+            kind->part_ratio = one.part_ratio;
         free(one.name);
     }
     print_lines(&kinds);
@@ -212,8 +225,31 @@ void written_print(const written *r)
         printf("%d tensors were there already, from a run that was interrupted\n", r->resumed);
 }
 
+static void warn_of_uneven_parts(const written *r)
+{
+    const written_line *worst = NULL;
+    int more = -1;
+    for (int i = 0; i < r->count; i++) {
+        const written_line *l = &r->lines[i];
+        if (!is_uneven(l))
+            continue;
+        more++;
+        if (worst == NULL || l->part_ratio > worst->part_ratio)
+            worst = l;
+    }
+    if (worst == NULL)
+        return;
+    char others[CLI_NUMBER] = "";
+    if (more > 0)
+        snprintf(others, sizeof others, " (and %d more)", more);
+    cli_warn("%s%s: one scale for parts whose largest values are %.4gx apart; --fusion split, or a "
+             "format with a scale per row (channel), gives each part its own",
+             worst->name, others, worst->part_ratio);
+}
+
 void written_warn(const written *r)
 {
+    warn_of_uneven_parts(r);
     for (int i = 0; i < r->count; i++)
         if (r->lines[i].non_finite > 0)
             cli_warn("%s holds %lld values that are not finite", r->lines[i].name,
@@ -237,6 +273,8 @@ static cJSON *describe(const written_line *l)
         return row;
     }
     cJSON_AddNumberToObject(row, "relative_error", l->worst_error);
+    if (l->part_ratio > 0.0)
+        cJSON_AddNumberToObject(row, "part_ratio", l->part_ratio);
     cJSON_AddNumberToObject(row, "saturated", (double)l->saturated);
     cJSON_AddNumberToObject(row, "underflow", (double)l->underflow);
     cJSON_AddNumberToObject(row, "non_finite", (double)l->non_finite);

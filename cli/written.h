@@ -13,6 +13,7 @@ typedef struct written_line {
     int64_t tensors;
     double bytes_before, bytes_after;
     double worst_error;
+    double part_ratio; /* of parts that share one scale, or 0 */
     int64_t saturated, underflow, non_finite;
 } written_line;
 
@@ -60,7 +61,7 @@ void written_run(written *report, written_call *call, const char *doing,
 void written_print(const written *report);
 /* The same as an object, to which the caller may add. */
 cJSON *written_json(const written *report, const char *command);
-/* Values that are not finite, on stderr. */
+/* Values that are not finite, and parts that share a scale and are far apart, on stderr. */
 void written_warn(const written *report);
 void written_free(written *report);
 

@@ -1184,11 +1184,14 @@ typedef struct dg_tensor_report {
     int32_t rank;
     const int64_t *shape;
     size_t bytes_before, bytes_after; /* with its scales                                        */
-    double relative_error;            /* |w - w'| / |w| over the tensor, 0 where it was kept    */
+    double relative_error; /* |w - w'| / |w|, 0 where it was kept; of the worst part (gate, up, or
+                              an expert's) where several layers are one tensor                  */
     dg_quantize_counts counts;
     int64_t done, total; /* elements: this tensor and those before it, all of the checkpoint    */
     dg_tensor_action action;
     bool resumed; /* an earlier run had done it                                                 */
+    double part_ratio; /* where parts of a fused weight share one scale: the largest value of the
+                          largest part over that of the smallest; otherwise 0                   */
 } dg_tensor_report;
 
 /** Options of dg_checkpoint_quantize() and dg_checkpoint_convert(). */

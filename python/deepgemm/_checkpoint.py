@@ -100,13 +100,16 @@ class TensorReport(NamedTuple):
     stored_type: str  #: before
     bytes_before: int
     bytes_after: int
-    relative_error: float
+    relative_error: float  #: of the worst part where several layers are one tensor
     saturated: int
     underflow: int
     non_finite: int
     done: int  #: elements: this tensor and those before it
     total: int
     resumed: bool  #: an earlier run had done it
+    #: Where parts of a fused weight (gate, up) share one scale: the largest value of the largest
+    #: part over that of the smallest. Otherwise 0.
+    part_ratio: float
 
 
 Report = Callable[[TensorReport], Any]

@@ -237,13 +237,13 @@ static const char *const actions[] = {"kept", "quantized", "repacked", "requanti
 
 static bool report(void *user, const dg_tensor_report *r)
 {
-    return dgp_report(user, "(szssnndLLLLLO)", r->name, r->kept_because,
-                      (unsigned)r->action < sizeof actions / sizeof actions[0] ? actions[r->action]
-                                                                               : "other",
-                      r->stored_type, (Py_ssize_t)r->bytes_before, (Py_ssize_t)r->bytes_after,
-                      r->relative_error, (long long)r->counts.saturated,
-                      (long long)r->counts.underflow, (long long)r->counts.non_finite,
-                      (long long)r->done, (long long)r->total, r->resumed ? Py_True : Py_False);
+    return dgp_report(
+        user, "(szssnndLLLLLOd)", r->name, r->kept_because,
+        (unsigned)r->action < sizeof actions / sizeof actions[0] ? actions[r->action] : "other",
+        r->stored_type, (Py_ssize_t)r->bytes_before, (Py_ssize_t)r->bytes_after, r->relative_error,
+        (long long)r->counts.saturated, (long long)r->counts.underflow,
+        (long long)r->counts.non_finite, (long long)r->done, (long long)r->total,
+        r->resumed ? Py_True : Py_False, r->part_ratio);
 }
 
 static int take_format(PyObject *object)

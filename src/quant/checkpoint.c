@@ -61,6 +61,7 @@ static dg_status report(job *j, size_t index)
         .total = j->plan.elements,
         .action = result->action,
         .resumed = j->journal.done[index],
+        .part_ratio = result->part_ratio,
     };
     if (j->options.report == NULL || j->options.report(j->options.user, &facts))
         return DG_OK;

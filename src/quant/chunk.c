@@ -321,8 +321,7 @@ static void add_squares_exactly(const float *w, const float *v, int64_t count, d
  * Adds the squares of w - v and of w; pairs that are not finite count for nothing. A few are added
  * in FP32, in lanes that compilers make vectors of, and these sums in double precision.
  */
-static void add_squares(const float *w, const float *v, int64_t count, double *error,
-                        double *weight)
+static void add_squares(const float *w, const float *v, int64_t count, dgi_part_sums *sums)
 {
     enum { FEW = 256, LANES = 8 };
     int64_t i = 0;
@@ -339,13 +338,13 @@ static void add_squares(const float *w, const float *v, int64_t count, double *e
             x += weights[l];
         }
         if (x > 1e-20f && x < 1e30f && e < 1e30f) { /* also: all of them are finite */
-            *error += e;
-            *weight += x;
+            sums->error_squares += e;
+            sums->weight_squares += x;
         } else {
-            add_squares_exactly(w + i, v + i, FEW, error, weight);
+            add_squares_exactly(w + i, v + i, FEW, &sums->error_squares, &sums->weight_squares);
         }
     }
-    add_squares_exactly(w + i, v + i, count - i, error, weight);
+    add_squares_exactly(w + i, v + i, count - i, &sums->error_squares, &sums->weight_squares);
 }
 
 /* Rows that are measured at a time: they stay in the cache. */
@@ -355,14 +354,30 @@ static int64_t measured_rows(int64_t cols)
     return cols < elements ? elements / cols : 1;
 }
 
-/* Measures what the codes and scales of a chunk mean against the values they stand for. */
-static dg_status measure(const dgi_stream *s, const dg_matrix *rows, const dg_matrix *codes,
-                         const dg_scale *scale, dgi_buffers *b, dgi_chunk *chunk)
+/* Parts of each matrix of an item. */
+static int64_t parts_of_matrix(const dgi_plan_item *item)
 {
-    int64_t step = measured_rows(rows->cols);
+    return (int64_t)item->part_count / item->matrices;
+}
+
+static dgi_part_sums *sums_of(dgi_chunk *chunk, const piece *p)
+{
+    const dgi_plan_item *item = chunk->item;
+    return &chunk->parts[(p->part - item->parts) % parts_of_matrix(item)];
+}
+
+/* Measures what the codes and scales of a piece of a chunk mean against the values they stand for.
+ */
+static dg_status measure(const dgi_stream *s, const piece *p, const dg_matrix *rows,
+                         const dg_matrix *codes, const dg_scale *scale, dgi_buffers *b,
+                         dgi_chunk *chunk)
+{
+    int64_t step = measured_rows(rows->cols), end = p->at + p->rows;
     size_t element = dg_dtype_bytes(rows->dtype);
-    for (int64_t row = 0; row < rows->rows; row += step) {
-        int64_t count = rows->rows - row < step ? rows->rows - row : step;
+    bool share = scale->block_rows == 0 && parts_of_matrix(chunk->item) > 1;
+    dgi_part_sums *sums = sums_of(chunk, p);
+    for (int64_t row = p->at; row < end; row += step) {
+        int64_t count = end - row < step ? end - row : step;
         const char *data = (const char *)rows->data + (size_t)(row * rows->cols) * element;
         dg_dequantize call = DG_DEQUANTIZE_INIT;
         call.input =
@@ -379,8 +394,9 @@ static dg_status measure(const dgi_stream *s, const dg_matrix *rows, const dg_ma
                                 : b->wide;
         if (wide == b->wide)
             DGI_TRY(widen(data, rows->dtype, count * rows->cols, b->wide));
-        add_squares(wide, b->part, count * rows->cols, &chunk->error_squares,
-                    &chunk->weight_squares);
+        add_squares(wide, b->part, count * rows->cols, sums);
+        if (share)
+            sums->amax = fmaxf(sums->amax, largest_magnitude(wide, count * rows->cols));
     }
     return DG_OK;
 }
@@ -475,7 +491,9 @@ static dg_status write_quantized(const dgi_stream *s, dgi_buffers *b, const dgi_
     }
     DGI_TRY(encode(s, &rows, &scale, source, b, &chunk->counts));
     dg_matrix codes = dg_matrix_of(b->codes, DG_E4M3, chunk->rows, item->cols);
-    DGI_TRY(measure(s, &rows, &codes, &scale, b, chunk));
+    piece p;
+    FOR_PIECES(item, first_of(chunk), first_of(chunk) + chunk->rows, p)
+    DGI_TRY(measure(s, &p, &rows, &codes, &scale, b, chunk));
     DGI_TRY(write_codes(chunk, way, writer, b->codes));
     return write_scales(s, chunk, way, writer, &scale);
 }
@@ -504,15 +522,19 @@ static dg_status write_repacked(const dgi_stream *s, dgi_buffers *b, const dgi_w
 static dg_status write_widened(const dgi_stream *s, dgi_buffers *b, const dgi_way *way,
                                dgi_writer *writer, dgi_chunk *chunk)
 {
-    int64_t count = chunk->rows * chunk->item->cols, step = measured_rows(chunk->item->cols);
+    int64_t cols = chunk->item->cols, count = chunk->rows * cols, step = measured_rows(cols) * cols;
     DGI_TRY(gather(s, chunk, b));
     for (int64_t i = 0; i < count; i++)
         ((uint16_t *)(void *)b->codes)[i] = dgi_bf16_from_f32(b->values[i]);
-    step *= chunk->item->cols;
-    for (int64_t i = 0; i < count; i += step) {
-        int64_t some = count - i < step ? count - i : step;
-        DGI_TRY(widen(b->codes + 2 * i, DG_BF16, some, b->part));
-        add_squares(b->values + i, b->part, some, &chunk->error_squares, &chunk->weight_squares);
+    piece p;
+    FOR_PIECES(chunk->item, first_of(chunk), first_of(chunk) + chunk->rows, p)
+    {
+        int64_t end = (p.at + p.rows) * cols;
+        for (int64_t i = p.at * cols; i < end; i += step) {
+            int64_t some = end - i < step ? end - i : step;
+            DGI_TRY(widen(b->codes + 2 * i, DG_BF16, some, b->part));
+            add_squares(b->values + i, b->part, some, sums_of(chunk, &p));
+        }
     }
     return write_codes(chunk, way, writer, b->codes);
 }

@@ -18,6 +18,12 @@ typedef struct dgi_buffers {
     float *source; /* of a chunk in the input */
 } dgi_buffers;
 
+/* Of the rows of one part: gate or up, where both are in one matrix. */
+typedef struct dgi_part_sums {
+    double error_squares, weight_squares;
+    float amax; /* only where parts share one scale */
+} dgi_part_sums;
+
 typedef struct dgi_chunk {
     const dgi_plan_item *item;
     size_t index; /* of the item in its batch */
@@ -27,7 +33,7 @@ typedef struct dgi_chunk {
     bool requantize;
     float amax;
     /* found by dgi_chunk_write */
-    double error_squares, weight_squares;
+    dgi_part_sums parts[DGI_FUSED_PARTS]; /* of its matrix */
     dg_quantize_counts counts;
 } dgi_chunk;
 

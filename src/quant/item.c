@@ -55,9 +55,12 @@ dg_status dgi_item_rows(dgi_plan_item *item, const dgi_weight *weight, int64_t m
     item->rows += rows;
     item->elements += rows * weight->cols;
     item->bytes_before += weight->weight->bytes / (size_t)all * (size_t)rows;
-    if (weight->scale != NULL) /* its share, to the nearest byte */
-        item->bytes_before +=
-            (size_t)((double)weight->scale->bytes * (double)rows / (double)all + 0.5);
+    if (weight->scale != NULL) { /* its share, to the nearest byte; all rows' add up to all */
+        double bytes_of_row = (double)weight->scale->bytes / (double)all;
+        int64_t first = matrix * weight->rows + first_row;
+        item->bytes_before += (size_t)(bytes_of_row * (double)(first + rows) + 0.5) -
+                              (size_t)(bytes_of_row * (double)first + 0.5);
+    }
     dgi_part part = {.tensor = weight->weight,
                      .weight = weight,
                      .matrix = matrix,

@@ -58,7 +58,7 @@ char *dgi_journal_identity(const dg_checkpoint *input, const dg_checkpoint *scal
 
 /* ---- records ------------------------------------------------------------------------- */
 
-#define RECORD "%zu %d %la %lld %lld %lld\n"
+#define RECORD "%zu %d %la %lld %lld %lld %la\n"
 
 /*
  * Reads the lines behind the identity. Returns the bytes of those that are whole: a last line
@@ -71,19 +71,19 @@ static size_t read_records(dgi_journal *journal, const char *text, size_t bytes)
         char line[256];
         size_t length = (size_t)(line_end - text), item;
         int action;
-        double error;
+        double error, part_ratio;
         long long saturated, underflow, non_finite;
         if (length >= sizeof line)
             break;
         memcpy(line, text, length);
         line[length] = '\0';
-        if (sscanf(line, "%zu %d %la %lld %lld %lld", &item, &action, &error, &saturated,
-                   &underflow, &non_finite) != 6 ||
+        if (sscanf(line, "%zu %d %la %lld %lld %lld %la", &item, &action, &error, &saturated,
+                   &underflow, &non_finite, &part_ratio) != 7 ||
             item >= journal->items || action < DG_TENSOR_KEPT || action > DG_TENSOR_WIDENED)
             break;
         journal->done[item] = true;
-        journal->results[item] =
-            (dgi_result){(dg_tensor_action)action, error, {saturated, underflow, non_finite}};
+        journal->results[item] = (dgi_result){
+            (dg_tensor_action)action, error, {saturated, underflow, non_finite}, part_ratio};
     }
     return (size_t)(text - begin);
 }
@@ -124,7 +124,7 @@ dg_status dgi_journal_sync(dgi_journal *journal)
         const dgi_result *r = &journal->results[journal->pending[i]];
         fprintf(journal->file, RECORD, journal->pending[i], (int)r->action, r->relative_error,
                 (long long)r->counts.saturated, (long long)r->counts.underflow,
-                (long long)r->counts.non_finite);
+                (long long)r->counts.non_finite, r->part_ratio);
     }
     journal->pending_count = 0;
     return fflush(journal->file) == 0 && fdatasync(fileno(journal->file)) == 0

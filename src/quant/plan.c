@@ -143,12 +143,30 @@ static dg_status note_kept(making *m, const dg_tensor *tensor)
     return DG_OK;
 }
 
+/* The rows of each part of a layer that stays fused, and how many parts there are: one where
+ * nothing tells of several. */
+static int known_parts(const making *m, const char *module, int64_t rows,
+                       int64_t part_rows[DGI_FUSED_PARTS])
+{
+    const dgi_fusion *fusion = dgi_fusion_of_whole(module);
+    if (fusion != NULL &&
+        dgi_fusion_rows(fusion, &m->request->sizes, module, rows, part_rows) == DG_OK)
+        return fusion->count;
+    part_rows[0] = rows;
+    return 1;
+}
+
 static dg_status whole_weight(making *m, const dgi_weight *w, const char *module)
 {
     dgi_plan_item *item;
     DGI_TRY(dgi_item_new(m->plan, w->weight, m->file, &item));
-    for (int64_t matrix = 0; matrix < w->matrices; matrix++)
-        DGI_TRY(dgi_item_rows(item, w, matrix, 0, w->rows));
+    int64_t rows[DGI_FUSED_PARTS];
+    int parts = known_parts(m, module, w->rows, rows);
+    for (int64_t matrix = 0; matrix < w->matrices; matrix++) {
+        int64_t first = 0;
+        for (int p = 0; p < parts; first += rows[p], p++)
+            DGI_TRY(dgi_item_rows(item, w, matrix, first, rows[p]));
+    }
     return dgi_item_finish(item, m->request, module, w->matrices,
                            dgi_weight_is_fused_experts(w->weight));
 }

@@ -2,8 +2,8 @@
 /*
  * What quantising or converting a checkpoint makes of its tensors, decided before a byte is
  * written. Each item is one tensor of the output, with its scales, and the parts of the input's
- * tensors that it consists of: usually one, whole; several where layers are fused; a part of one
- * where they are split.
+ * tensors that it consists of: usually one, whole; several where layers are fused, or were before;
+ * a part of one where they are split.
  */
 #ifndef DGI_PLAN_H
 #define DGI_PLAN_H
@@ -26,7 +26,7 @@ typedef struct dgi_plan_item {
     const char *file;         /* the shard that it goes to, by the address of the name */
     char *module;             /* its layer's name; NULL for tensors that are no weights */
     const char *kept_because; /* NULL: its values are written in FP8, or in 16 bits */
-    dgi_part *parts;          /* in the order of the output's rows, or bytes */
+    dgi_part *parts; /* in the order of the output's rows, or bytes; each matrix has as many */
     size_t part_count;
     int64_t matrices, rows, cols;
     dg_tensor *codes, *scale, *input; /* of the output; scale and input may be NULL */

@@ -299,24 +299,46 @@ static void settle(batch *b)
     }
 }
 
+/* Takes the parts of a whole matrix into the result. */
+static void take_parts(const dgi_part_sums parts[DGI_FUSED_PARTS], dgi_result *result)
+{
+    double largest = 0.0, smallest = INFINITY;
+    for (int p = 0; p < DGI_FUSED_PARTS; p++) {
+        const dgi_part_sums *part = &parts[p];
+        if (part->weight_squares > 0.0)
+            result->relative_error =
+                fmax(result->relative_error, sqrt(part->error_squares / part->weight_squares));
+        if (part->amax > 0.0f) { /* a part of zeros loses nothing */
+            largest = fmax(largest, part->amax);
+            smallest = fmin(smallest, part->amax);
+        }
+    }
+    if (largest > 0.0)
+        result->part_ratio = fmax(result->part_ratio, largest / smallest);
+}
+
 /* Adds up what the chunks found, in their order. */
 static void collect(const batch *b, const bool *skip, dgi_result *results)
 {
-    double error = 0.0, weight = 0.0;
+    dgi_part_sums parts[DGI_FUSED_PARTS] = {{0}};
     for (size_t i = 0; i < b->count; i++)
         if (!skip[i])
             results[i] = (dgi_result){.action = b->ways[i].action};
     for (size_t c = 0; c < b->chunk_count; c++) {
         const dgi_chunk *chunk = &b->chunks[c];
         dgi_result *result = &results[chunk->index];
-        error += chunk->error_squares;
-        weight += chunk->weight_squares;
+        for (int p = 0; p < DGI_FUSED_PARTS; p++) {
+            parts[p].error_squares += chunk->parts[p].error_squares;
+            parts[p].weight_squares += chunk->parts[p].weight_squares;
+            parts[p].amax = fmaxf(parts[p].amax, chunk->parts[p].amax);
+        }
         result->counts.saturated += chunk->counts.saturated;
         result->counts.underflow += chunk->counts.underflow;
         result->counts.non_finite += chunk->counts.non_finite;
-        if (c + 1 == b->chunk_count || b->chunks[c + 1].index != chunk->index) {
-            result->relative_error = weight > 0.0 ? sqrt(error / weight) : 0.0;
-            error = weight = 0.0;
+        const dgi_chunk *next = c + 1 < b->chunk_count ? chunk + 1 : NULL;
+        if (next == NULL || next->index != chunk->index || next->matrix != chunk->matrix) {
+            take_parts(parts, result);
+            memset(parts, 0, sizeof parts);
         }
     }
 }

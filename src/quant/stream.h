@@ -13,8 +13,9 @@
 /* What became of an item. The same for any number of threads. */
 typedef struct dgi_result {
     dg_tensor_action action;
-    double relative_error;
+    double relative_error; /* of the worst part */
     dg_quantize_counts counts;
+    double part_ratio; /* largest values of parts that share one scale: how far apart; or 0 */
 } dgi_result;
 
 typedef struct dgi_stream {

@@ -5,6 +5,7 @@
 #include "test.h"
 #include "tool.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,79 @@ static void tables_and_warnings(void **state)
     expect_line(r.out, "model.layers.0.up.weight", " 1  200 x 130");
     expect_line(r.out, "model.layers.1.up.weight", " 1  200 x 130");
     tool_free(&r);
+}
+
+/* A model of a norm and two fused weights whose gates are within +-10 / ratio and ups within +-10,
+ * and of their gates alone. */
+static const char *make_fused(double ratio)
+{
+    enum { HALF = 96, COLS = 130 };
+    rng r = rng_new(39);
+    static float data[2 * HALF * COLS];
+    for (int i = 0; i < 2 * HALF * COLS; i++) {
+        double within = i < HALF * COLS ? 10.0 / ratio : 10.0;
+        data[i] = (float)(within * (i % (HALF * COLS) == 7 ? -1.0 : 2.0 * rng_unit(&r) - 1.0));
+    }
+    const stored tensors[] = {
+        {"model.layers.0.mlp.gate_up_proj.weight", "F32", 4, 2 * HALF, COLS, data},
+        {"model.layers.1.mlp.gate_up_proj.weight", "F32", 4, 2 * HALF, COLS, data},
+        {"model.layers.0.mlp.alone.weight", "F32", 4, HALF, COLS, data},
+        {"model.norm.weight", "F32", 4, COLS, 0, data},
+    };
+    const char *folder = files_folder();
+    safetensors_write(files_path(folder, "model.safetensors"), tensors, 4);
+    return folder;
+}
+
+/* G39: one scale for gate and up is told with how far they are apart, and the error is the gate's;
+ * what the warning advises gives the gate the codes that it has alone. */
+static void g39_parts_that_share_a_scale(void **state)
+{
+    (void)state;
+    static const char *const formats[] = {"tensor", "ct-tensor"};
+    const char *model = make_fused(1000.0), *far = make_fused(1e5), *near = make_fused(1.9);
+    for (int i = 0; i < 2; i++) {
+        const char *place = files_folder(), *format = formats[i];
+        tool_result r = tool_run("", "quantize '%s' '%s/a' --format %s", model, place, format);
+        tool_expect(&r, 0);
+        assert_string_equal(
+            r.err,
+            "deepgemm: warning: model.layers.0.mlp.gate_up_proj.weight (and 1 more): one scale for "
+            "parts whose largest values are 1000x apart; --fusion split, or a format with a scale "
+            "per row (channel), gives each part its own\n");
+        expect_line(r.out, "model.layers.*.mlp.gate_up_proj.weight",
+                    "one scale for parts 1000x apart");
+        tool_free(&r);
+
+        r = tool_run("", "quantize '%s' '%s/b' --format %s --json", far, place, format);
+        tool_expect(&r, 0);
+        cJSON *root = cJSON_Parse(r.out);
+        const cJSON *fused = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "tensors"), 0);
+        assert_string_equal(tool_string(fused, "name"), "model.layers.0.mlp.gate_up_proj.weight");
+        assert_true(fabs(tool_number(fused, "part_ratio") / 1e5 - 1) < 1e-6);
+        assert_true(tool_number(fused, "relative_error") > 0.15); /* all of it: 0.03 */
+        assert_non_null(strstr(r.err, "1e+05x apart"));
+        cJSON_Delete(root);
+        tool_free(&r);
+
+        static const char *const silent[] = {"", "--fusion split"};
+        const char *inputs[] = {near, model};
+        for (int k = 0; k < 2; k++) {
+            r = tool_run("", "quantize '%s' '%s/%d' --format %s %s", inputs[k], place, k, format,
+                         silent[k]);
+            tool_expect(&r, 0);
+            assert_string_equal(r.err, "");
+            tool_free(&r);
+        }
+        dg_checkpoint *split;
+        dg_tensor gate, alone;
+        assert_ok(dg_checkpoint_open(&split, files_path(place, "1")));
+        assert_ok(dg_checkpoint_find(split, "model.layers.1.mlp.gate_proj.weight", &gate));
+        assert_ok(dg_checkpoint_find(split, "model.layers.0.mlp.alone.weight", &alone));
+        assert_int_equal(gate.bytes, alone.bytes);
+        assert_memory_equal(gate.data, alone.data, alone.bytes);
+        dg_checkpoint_close(split);
+    }
 }
 
 /* G42: the scale and the block size found for each weight. */
@@ -256,6 +330,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(help),
         cmocka_unit_test(json),
         cmocka_unit_test(tables_and_warnings),
+        cmocka_unit_test(g39_parts_that_share_a_scale),
         cmocka_unit_test(inspect),
         cmocka_unit_test(names_with_control_characters),
         cmocka_unit_test(config_of_null),

@@ -183,6 +183,73 @@ static void g39_one_scale_for_each_part(void **state)
     dg_checkpoint_close(checkpoint);
 }
 
+/* The last report of a fused weight. */
+static bool take_fused(void *user, const dg_tensor_report *tensor)
+{
+    if (strcmp(tensor->name, AT "qkv_proj.weight") == 0)
+        *(dg_tensor_report *)user = *tensor;
+    return true;
+}
+
+/* A fused weight's error is that of its worst part, however its rows were cut up on the way; how
+ * far parts are apart is told where they share a scale. Fused here, or so already. */
+static void errors_of_parts(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+    static const int64_t rows[] = {1500, 300, 300}; /* more than a chunk; ends inside blocks */
+    const char *folder = files_folder();
+    rng r = rng_new(83);
+    float *data = normal(&r, 2100 * COLS, 1.0), largest[3] = {0};
+    for (int64_t i = 0; i < 2100 * COLS; i++) {
+        int p = i < 1500 * COLS ? 0 : i < 1800 * COLS ? 1 : 2;
+        data[i] *= p == 1 ? 1e-5f : 1.0f;
+        largest[p] = fmaxf(largest[p], fabsf(data[i]));
+    }
+    const stored fused = {AT "qkv_proj.weight", "F32", 4, 2100, COLS, data};
+    const stored parts[] = {{AT "q_proj.weight", "F32", 4, 1500, COLS, data},
+                            {AT "k_proj.weight", "F32", 4, 300, COLS, data + 1500 * COLS},
+                            {AT "v_proj.weight", "F32", 4, 300, COLS, data + 1800 * COLS}};
+    static const dg_checkpoint_format formats[] = {DG_CHECKPOINT_TENSOR, DG_CHECKPOINT_BLOCK};
+    for (int i = 0; i < 4; i++) {
+        bool whole = i % 2 == 0;
+        safetensors_write(files_path(folder, "model.safetensors"), whole ? &fused : parts,
+                          whole ? 1 : 3);
+        files_write_text(files_path(folder, "config.json"),
+                         "{\"num_attention_heads\": 5, \"num_key_value_heads\": 1, "
+                         "\"head_dim\": 300}");
+        dg_tensor_report told = {0};
+        dg_checkpoint_options options = DG_CHECKPOINT_OPTIONS_INIT;
+        options.format = formats[i / 2];
+        options.fusion = whole ? DG_FUSION_AS_IT_IS : DG_FUSION_FUSED;
+        options.report = take_fused;
+        options.user = &told;
+        const char *output = files_path(files_folder(), "out");
+        assert_ok(write_as(false, folder, output, &options));
+        dg_checkpoint *before = open_checkpoint(folder), *after = open_checkpoint(output);
+        values codes = values_read(after, AT "qkv_proj.weight", -1);
+        double worst = 0.0;
+        int64_t first = 0;
+        for (int p = 0; p < 3; first += rows[p], p++) {
+            char name[64];
+            snprintf(name, sizeof name, AT "%s.weight", whole ? "qkv_proj" : names[p]);
+            values wide = values_read(before, name, -1);
+            values w = rows_of(&wide, whole ? first : 0, rows[p]);
+            values v = rows_of(&codes, first, rows[p]);
+            worst = fmax(worst, values_distance(&w, &v));
+            values_free(&wide);
+        }
+        assert_true(fabs(told.relative_error / worst - 1) < 1e-4);
+        assert_true(told.part_ratio ==
+                    (i < 2 ? fmax(largest[0], largest[2]) / (double)largest[1] : 0));
+        assert_true(worst > (i < 2 ? 0.1 : 0.01));
+        values_free(&codes);
+        dg_checkpoint_close(before);
+        dg_checkpoint_close(after);
+    }
+    free(data);
+}
+
 /* ---- experts --------------------------------------------------------------------------- */
 
 enum { EXPERTS = 3, HIDDEN = 160, WIDTH = 130 };
@@ -481,6 +548,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(g45_fused_blocks),
         cmocka_unit_test(split_and_fused),
         cmocka_unit_test(g39_one_scale_for_each_part),
+        cmocka_unit_test(errors_of_parts),
         cmocka_unit_test(experts),
         cmocka_unit_test(g40_scales_of_caches),
         cmocka_unit_test(scales_of_inputs),

@@ -144,6 +144,21 @@ def test_problems_with_long_names(tmp_path):
     assert record.state == "missing" and "without a scale" in record.problem
 
 
+def test_parts_that_share_a_scale(tmp_path, rng):
+    weight = rng.uniform(-1, 1, (64, 96)).astype(np.float32)
+    weight[:32] *= 1e-5
+    (tmp_path / "in").mkdir()
+    save(tmp_path / "in" / "model.safetensors", {"a.gate_up_proj.weight": weight})
+    seen = []
+    for format in ("tensor", "channel"):
+        deepgemm.quantize_checkpoint(
+            tmp_path / "in", tmp_path / format, format=format, report=seen.append
+        )
+    ratio = np.abs(weight[32:]).max() / float(np.abs(weight[:32]).max())
+    assert seen[0].part_ratio == pytest.approx(ratio) and seen[0].relative_error > 0.1
+    assert seen[1].part_ratio == 0 and seen[1].relative_error < 0.04
+
+
 def test_quantize_and_convert(model, tmp_path):
     folder, weights = model
     seen = []
