@@ -101,7 +101,9 @@ def main():
                     shutil.rmtree(output)
                 else:
                     output.unlink(missing_ok=True)
-            print(f"{what:24} {size / best[0] / 1e9:6.2f}   {best[1] / size * 1e9:8.2f}", flush=True)
+            print(
+                f"{what:24} {size / best[0] / 1e9:6.2f}   {best[1] / size * 1e9:8.2f}", flush=True
+            )
     finally:
         shutil.rmtree(place)
 

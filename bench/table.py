@@ -6,6 +6,7 @@ Of `bench --grouped`: its rows, then each family of cases as means. Files whose 
 "-1", "-2" and so on are rounds of one run: of each case the table shows the round whose share of the
 floor is the middle one.
 """
+
 import argparse
 import json
 import math
@@ -28,9 +29,17 @@ def table(rows, peers):
     yield "|---" + "|---:" * (len(titles) - 1) + "|"
     for row in rows:
         mark = "*" if row["disturbed"] else ""
-        cells = [row["recipe"] + mark, str(row["m"]), str(row["n"]), str(row["k"]),
-                 number(row["us"]), number(1000 * row["tflops"]), number(row["gbps"]),
-                 number(row["bandwidth_gbps"]), f"{row['floor_share']:.2f}"]
+        cells = [
+            row["recipe"] + mark,
+            str(row["m"]),
+            str(row["n"]),
+            str(row["k"]),
+            number(row["us"]),
+            number(1000 * row["tflops"]),
+            number(row["gbps"]),
+            number(row["bandwidth_gbps"]),
+            f"{row['floor_share']:.2f}",
+        ]
         for p in peers:
             us = row["peer_us"].get(p)
             cells.append("–" if us is None else f"{number(us)} ({us / row['us']:.2f})")
@@ -38,10 +47,12 @@ def table(rows, peers):
 
 
 def facts(result, rows, peers):
-    yield (f"{result['chip']}, {result['isa']}, {result['threads']} threads, "
-           f"{result['weights']} weights, caches {result['caches']}, {result['fill']} values; "
-           f"peak {result['peak_gflops']:.0f} GFLOP/s ({result['peak']}); "
-           f"commit {result['commit']}, {result['date'][:10]}.")
+    yield (
+        f"{result['chip']}, {result['isa']}, {result['threads']} threads, "
+        f"{result['weights']} weights, caches {result['caches']}, {result['fill']} values; "
+        f"peak {result['peak_gflops']:.0f} GFLOP/s ({result['peak']}); "
+        f"commit {result['commit']}, {result['date'][:10]}."
+    )
     for peer in peers:
         yield f"{peer}: {result['peers'][peer]}."
     if any(row["disturbed"] for row in rows):
@@ -61,8 +72,11 @@ def gpu_table(rows):
             row = found.get((*shape, recipe))
             peer = row and row["peer_us"].get("cublaslt_fp8")
             bf16 = (row and row["peer_us"].get("cublas_bf16")) or bf16
-            cells.append("–" if row is None else number(row["us"]) +
-                         (f" ({peer / row['us']:.2f})" if peer else ""))
+            cells.append(
+                "–"
+                if row is None
+                else number(row["us"]) + (f" ({peer / row['us']:.2f})" if peer else "")
+            )
         cells.append("–" if bf16 is None else number(bf16))
         yield "| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |"
 
@@ -76,8 +90,10 @@ def means(result):
     rows = result["rows"]
     if len(rows) < result.get("cases", 0):
         yield f"ended early: {len(rows)} of {result['cases']} cases"
-    yield (f"{result['chip']}, {result['regime']}, SM clock {result['sm_mhz']:.0f} MHz, "
-           f"{result['peers']['cublaslt_fp8']}, commit {result['commit']}, {result['date'][:10]}")
+    yield (
+        f"{result['chip']}, {result['regime']}, SM clock {result['sm_mhz']:.0f} MHz, "
+        f"{result['peers']['cublaslt_fp8']}, commit {result['commit']}, {result['date'][:10]}"
+    )
     yield ""
     yield "| recipe | cases | of floor | cuBLASLt FP8 / ours | cuBLAS BF16 / ours | host µs |"
     yield "|---|---:|---:|---:|---:|---:|"
@@ -85,8 +101,11 @@ def means(result):
         mine = [row for row in rows if row["recipe"] == recipe]
         cells = [str(len(mine)), geometric_mean(row["floor_share"] for row in mine)]
         for peer in ("cublaslt_fp8", "cublas_bf16"):
-            cells.append(geometric_mean(row["peer_us"][peer] / row["us"] for row in mine
-                                        if peer in row["peer_us"]))
+            cells.append(
+                geometric_mean(
+                    row["peer_us"][peer] / row["us"] for row in mine if peer in row["peer_us"]
+                )
+            )
         cells.append(geometric_mean(row["host_us"] for row in mine))
         yield f"| {recipe} | " + " | ".join(cells) + " |"
 
@@ -108,8 +127,13 @@ def grouped(result):
     for row in rows:
         recipe, form, *shape, sizes = row["case"].split()
         families.setdefault((recipe, form, row["products"], rows_power(sizes)), []).append(row)
-        cells = [f"{row['us']:.1f}", number(row["weight_gbps"]), f"{row['floor_share']:.2f}",
-                 f"{row['busiest']:.2f}", f"{row['separate_us'] / row['us']:.2f}"]
+        cells = [
+            f"{row['us']:.1f}",
+            number(row["weight_gbps"]),
+            f"{row['floor_share']:.2f}",
+            f"{row['busiest']:.2f}",
+            f"{row['separate_us'] / row['us']:.2f}",
+        ]
         peer = row["peer_us"].get("cublaslt_fp8")
         cells.append(f"{peer / row['us']:.2f}" if peer else "–")
         name = " ".join([recipe, form, *shape, sizes if len(sizes) < 40 else sizes[:36] + " ..."])
@@ -118,10 +142,16 @@ def grouped(result):
     yield "| family | cases | of floor | separate / ours | cuBLASLt / ours |"
     yield "|---|---:|---:|---:|---:|"
     for (recipe, form, products, _), mine in families.items():
-        cells = [str(len(mine)), geometric_mean(row["floor_share"] for row in mine),
-                 geometric_mean(row["separate_us"] / row["us"] for row in mine),
-                 geometric_mean(row["peer_us"]["cublaslt_fp8"] / row["us"] for row in mine
-                                if "cublaslt_fp8" in row["peer_us"])]
+        cells = [
+            str(len(mine)),
+            geometric_mean(row["floor_share"] for row in mine),
+            geometric_mean(row["separate_us"] / row["us"] for row in mine),
+            geometric_mean(
+                row["peer_us"]["cublaslt_fp8"] / row["us"]
+                for row in mine
+                if "cublaslt_fp8" in row["peer_us"]
+            ),
+        ]
         yield f"| {recipe} {form}, {products} products | " + " | ".join(cells) + " |"
 
 
@@ -129,7 +159,9 @@ def slower(results):
     """Of a GPU's results, what takes longer than 16 bits, and one token that takes longer than 16."""
     found, compared = {}, 0
     for result in results:
-        tokens = {(row["recipe"], row["m"], row["n"], row["k"]): row["us"] for row in result["rows"]}
+        tokens = {
+            (row["recipe"], row["m"], row["n"], row["k"]): row["us"] for row in result["rows"]
+        }
         for row in result["rows"]:
             recipe, m, n, k = (row[key] for key in ("recipe", "m", "n", "k"))
             others = [("cuBLAS BF16", 1.05, row["peer_us"].get("cublas_bf16"))]
@@ -148,13 +180,20 @@ def slower(results):
         yield f"| {' | '.join(map(str, key))} | {', '.join(shapes)} |"
 
 
-parser = argparse.ArgumentParser(description=__doc__,
-                                 formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--means", action="store_true",
-                    help="of a GPU's results: only the geometric means of each recipe")
-parser.add_argument("--slower", action="store_true",
-                    help="of a GPU's results: only what takes longer than 16 bits (by more than "
-                         "5 %%), and one token that takes longer than 16 (2 %%)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--means",
+    action="store_true",
+    help="of a GPU's results: only the geometric means of each recipe",
+)
+parser.add_argument(
+    "--slower",
+    action="store_true",
+    help="of a GPU's results: only what takes longer than 16 bits (by more than "
+    "5 %%), and one token that takes longer than 16 (2 %%)",
+)
 parser.add_argument("files", metavar="FILE.json", nargs="+", help="written by deepgemm bench")
 arguments = parser.parse_args()
 runs = {}

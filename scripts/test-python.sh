@@ -28,8 +28,8 @@ fi
 echo "test  python, types"
 "$venv/bin/mypy" --python-executable "$venv/bin/python" --cache-dir "$build/mypy" \
     python/deepgemm
-"$venv/bin/ruff" check --no-cache python tests/python bench/python
-"$venv/bin/ruff" format --no-cache --check python tests/python bench/python
+"$venv/bin/ruff" check --no-cache python tests/python bench
+"$venv/bin/ruff" format --no-cache --check python tests/python bench
 echo "test  python${simulator:+, with a simulated GPU}"
 [ -z "$simulator" ] || export LD_LIBRARY_PATH="$simulator${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 "$venv/bin/python" -m pytest -q -o cache_dir="$build/pytest" "$@" tests/python

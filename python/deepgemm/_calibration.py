@@ -289,7 +289,8 @@ def write_scales(
             pair = (ScaleQuality(*input), ScaleQuality(*weight))
             return wanted(LayerScales(layer, shape, scale, *pair, *rest))
 
-    arguments = (inputs, weights, granularity, weigh_columns, strict, _patterns(keep), call, context)
+    keep = _patterns(keep)
+    arguments = (inputs, weights, granularity, weigh_columns, strict, keep, call, context)
     if statistics is None:
         return _C.scales_write(checkpoint, output, None, *arguments)
     with statistics._lock:

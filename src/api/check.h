@@ -22,8 +22,8 @@ dg_status dgi_check_gemm(const dg_gemm *gemm, const dg_context *context);
 /* The caller's workspace, of which the call uses `need` bytes. */
 dg_status dgi_check_workspace(const dg_gemm *gemm, size_t need);
 /*
- * The part of dgi_check_gemm that looks at each operand alone, where D (and C, and scale_d) have `d_rows` rows;
- * without `need_data` addresses are not looked at.
+ * The part of dgi_check_gemm that looks at each operand alone, where D (and C, and scale_d) have
+ * `d_rows` rows; without `need_data` addresses are not looked at.
  */
 dg_status dgi_check_product(const dg_gemm *gemm, int64_t d_rows, bool need_data,
                             const dg_context *context);
