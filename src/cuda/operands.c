@@ -55,8 +55,9 @@ dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtyp
     const size_t element = dg_dtype_bytes(dtype);
     if (element > 1 && (uintptr_t)data % element != 0)
         return dgi_fail(DG_MISALIGNED,
-                        "%s is at %p: on CUDA devices an element of %s lies at a multiple of %zu",
-                        name, data, dg_dtype_name(dtype), element);
+                        "%s is at %p, %zu past a multiple of 16: on CUDA devices an element of %s "
+                        "lies at a multiple of %zu",
+                        name, data, (size_t)((uintptr_t)data % 16), dg_dtype_name(dtype), element);
     return dgi_cuda_check_pointer(cuda, data, name);
 }
 
