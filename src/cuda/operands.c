@@ -52,8 +52,8 @@ dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *n
 
 dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtype, const char *name)
 {
-    const size_t element = dg_dtype_bytes(dtype);
-    if (element > 1 && (uintptr_t)data % element != 0)
+    const size_t element = dg_dtype_bytes(dtype); /* a power of two */
+    if (element > 1 && ((uintptr_t)data & (element - 1)) != 0)
         return dgi_fail(DG_MISALIGNED,
                         "%s is at %p, %zu past a multiple of 16: on CUDA devices an element of %s "
                         "lies at a multiple of %zu",
