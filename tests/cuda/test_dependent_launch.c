@@ -241,6 +241,7 @@ static void weights_that_change(void **state)
     (void)state;
     need_gpu();
     enum { STEPS = 16, M = 16, K = 2048, FROM = 256, ROUNDS = 20 };
+    const int steps = test_rounds(STEPS, 4);
     static const int64_t heights[] = {96,
                                       1024}; /* codes by a kernel for few tokens, and for many */
     rng r = rng_new(4);
@@ -265,12 +266,12 @@ static void weights_that_change(void **state)
             write_codes[i] = plain_product(&r, context, n, K, FROM, weights, one);
             write_scales[i] = plain_product(&r, context, blocks, K / 128, FROM, scales, one);
         }
-        char *const d = upload(context, NULL, bytes * STEPS);
-        char *expected = malloc(bytes * STEPS), *result = malloc(bytes * STEPS);
+        char *const d = upload(context, NULL, bytes * (size_t)steps);
+        char *expected = malloc(bytes * (size_t)steps), *result = malloc(bytes * (size_t)steps);
         assert_true(expected != NULL && result != NULL);
         for (int round = 0; round <= test_rounds(ROUNDS, 2); round++) { /* the first one serially */
             dg_context *const with = round == 0 ? serial : context;
-            for (int i = 0; i < STEPS; i++) {
+            for (int i = 0; i < steps; i++) {
                 const dg_gemm *const codes = &write_codes[i % 2], *const scale =
                                                                       &write_scales[i / 2 % 2];
                 product.d = dg_matrix_of(d + (size_t)i * bytes, DG_F32, M, n);
@@ -278,8 +279,8 @@ static void weights_that_change(void **state)
                 assert_ok(dg_gemm_run(with, round % 2 == 0 ? scale : codes, NULL));
                 assert_ok(dg_gemm_run(with, &product, NULL));
             }
-            download(context, round == 0 ? expected : result, d, bytes * STEPS);
-            for (int i = 0; round > 0 && i < STEPS; i++)
+            download(context, round == 0 ? expected : result, d, bytes * (size_t)steps);
+            for (int i = 0; round > 0 && i < steps; i++)
                 if (memcmp(expected + (size_t)i * bytes, result + (size_t)i * bytes, bytes) != 0)
                     fail_msg("n %d, round %d, step %d: other bits than without dependent launch",
                              (int)n, round, i);

@@ -63,7 +63,7 @@ static void every_kernel(void **state)
         dg_context *context = test_context(&options);
         int runs = 0;
         for (int attempt = 0; attempt < 3000 && runs < test_rounds(6, 2); attempt++) {
-            dg_gemm g = gemm_random(&r, test_rounds(600, 1200));
+            dg_gemm g = gemm_random(&r, test_rounds(600, 900));
             dgi_sm90_plan plan;
             g.a.dtype = kernel->a;
             g.b.dtype = kernel->b;
