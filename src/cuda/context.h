@@ -187,9 +187,15 @@ dg_status dgi_cuda_describe_scales(dgi_cuda *cuda, const dg_scale *scale, uint32
  * memory has been released since: such a call faults as it would anywhere.
  */
 dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *name);
-/* The same of an operand, and DG_MISALIGNED where a load of one of its elements would fault. */
-dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtype,
-                                 const char *name);
+/* What a call reads or writes. */
+typedef struct dgi_cuda_operand {
+    const void *data;
+    dg_dtype dtype; /* DG_NONE: at any address */
+    bool used;      /* else it may have any address, or none */
+    const char *name;
+} dgi_cuda_operand;
+/* The same of those used, and DG_MISALIGNED where a load of one of their elements would fault. */
+dg_status dgi_cuda_check_operands(dgi_cuda *cuda, const dgi_cuda_operand *operands, size_t count);
 void dgi_cuda_forget_pointers(dgi_cuda *cuda);
 
 /* scratch.c */

@@ -182,12 +182,7 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
 {
     const bool empty = gemm->a.cols == 0; /* then A, B and perhaps their scales have no memory */
     const bool packed = gemm->weights != NULL;
-    const struct {
-        const void *data;
-        dg_dtype dtype;
-        bool used;
-        const char *name;
-    } operands[] = {
+    const dgi_cuda_operand operands[] = {
         {gemm->d.data, gemm->d.dtype, true, "d"},
         {gemm->a.data, gemm->a.dtype, !empty, "a"},
         {packed ? gemm->weights->data : gemm->b.data, DG_NONE, !empty, packed ? "weights" : "b"},
@@ -197,11 +192,7 @@ static dg_status check_devices(dgi_cuda *cuda, const dg_gemm *gemm)
         {gemm->bias.data, gemm->bias.dtype, gemm->bias.dtype != DG_NONE, "bias"},
         {gemm->c.data, gemm->c.dtype, gemm->c.dtype != DG_NONE && gemm->beta != 0.0f, "c"},
     };
-    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        if (operands[i].used)
-            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
-                                           operands[i].name));
-    return DG_OK;
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 /* The kernel that a call takes, of one of two families. */

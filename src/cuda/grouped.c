@@ -408,12 +408,7 @@ static dg_status pass(call *c, bool counting, char *scratch)
 static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_groups *q)
 {
     const bool empty = g->a.cols == 0 || q->count == 0;
-    const struct {
-        const void *data;
-        dg_dtype dtype;
-        bool used;
-        const char *name;
-    } operands[] = {
+    const dgi_cuda_operand operands[] = {
         {g->d.data, g->d.dtype, true, "d"},
         {g->a.data, g->a.dtype, !empty && g->a.rows != 0, "a"},
         {g->b.data, g->b.dtype, !empty && q->weights == NULL, "b"},
@@ -426,11 +421,7 @@ static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g, const dg_group
         {q->gather, DG_NONE, q->gather != NULL, "groups.gather"},
         {q->scatter, DG_NONE, q->scatter != NULL, "groups.scatter"},
     };
-    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        if (operands[i].used)
-            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
-                                           operands[i].name));
-    return DG_OK;
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 static dg_status choose(call *c)
@@ -514,13 +505,13 @@ static dg_status load(call *c)
     const dg_gemm one = dgi_cuda_with_rows(&whole, 1);
     CUfunction function;
     for (int32_t i = 0; i < dgi_sm90_grouped_kernel_count; i++)
-        if (cuda->forced_grouped < 0 ? dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &whole) ||
-                                           dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &one)
-                                     : cuda->forced_grouped == i)
+        if ((cuda->forced_grouped < 0 || cuda->forced_grouped == i) &&
+            (dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &whole) ||
+             dgi_sm90_can_run(&dgi_sm90_grouped_kernels[i], &one)))
             DGI_TRY(dgi_cuda_grouped_kernel(c->cuda, i, NULL, &function));
     for (int32_t i = 0; cuda->forced_grouped < 0 && i < dgi_grouped_few_kernel_count; i++)
-        if (cuda->forced_grouped_few < 0 ? dgi_decode_can_run(&dgi_grouped_few_kernels[i], &one)
-                                         : cuda->forced_grouped_few == i)
+        if ((cuda->forced_grouped_few < 0 || cuda->forced_grouped_few == i) &&
+            dgi_decode_can_run(&dgi_grouped_few_kernels[i], &one))
             DGI_TRY(dgi_cuda_grouped_few_kernel(c->cuda, i, NULL, &function));
     static const dgi_small_kernel small[] = {DGI_SMALL_grouped_setup, DGI_SMALL_grouped_finish,
                                              DGI_SMALL_gather, DGI_SMALL_realign,

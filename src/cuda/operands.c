@@ -50,15 +50,24 @@ dg_status dgi_cuda_check_pointer(dgi_cuda *cuda, const void *data, const char *n
                     data, ordinal, cuda->device);
 }
 
-dg_status dgi_cuda_check_operand(dgi_cuda *cuda, const void *data, dg_dtype dtype, const char *name)
+static dg_status check_operand(dgi_cuda *cuda, const dgi_cuda_operand *o)
 {
-    const size_t element = dg_dtype_bytes(dtype); /* a power of two */
-    if (element > 1 && ((uintptr_t)data & (element - 1)) != 0)
+    const size_t element = dg_dtype_bytes(o->dtype); /* a power of two */
+    if (element > 1 && ((uintptr_t)o->data & (element - 1)) != 0)
         return dgi_fail(DG_MISALIGNED,
                         "%s is at %p, %zu past a multiple of 16: on CUDA devices an element of %s "
                         "lies at a multiple of %zu",
-                        name, data, (size_t)((uintptr_t)data % 16), dg_dtype_name(dtype), element);
-    return dgi_cuda_check_pointer(cuda, data, name);
+                        o->name, o->data, (size_t)((uintptr_t)o->data % 16),
+                        dg_dtype_name(o->dtype), element);
+    return dgi_cuda_check_pointer(cuda, o->data, o->name);
+}
+
+dg_status dgi_cuda_check_operands(dgi_cuda *cuda, const dgi_cuda_operand *operands, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (operands[i].used)
+            DGI_TRY(check_operand(cuda, &operands[i]));
+    return DG_OK;
 }
 
 void dgi_cuda_forget_pointers(dgi_cuda *cuda)

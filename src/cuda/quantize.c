@@ -134,13 +134,13 @@ static dg_status quantize_any(dgi_cuda *cuda, dgi_quantize_args *args, int64_t w
 static dg_status check_pointers(dgi_cuda *cuda, const dg_matrix *input, const dg_matrix *output,
                                 const dg_scale *scale)
 {
-    if (input->rows * input->cols > 0) {
-        DGI_TRY(dgi_cuda_check_operand(cuda, input->data, input->dtype, "input"));
-        DGI_TRY(dgi_cuda_check_operand(cuda, output->data, output->dtype, "output"));
-    }
-    return scale->rows * scale->cols > 0
-               ? dgi_cuda_check_operand(cuda, scale->data, scale->dtype, "scale")
-               : DG_OK;
+    const bool elements = input->rows * input->cols > 0, scales = scale->rows * scale->cols > 0;
+    const dgi_cuda_operand operands[] = {
+        {input->data, input->dtype, elements, "input"},
+        {output->data, output->dtype, elements, "output"},
+        {scale->data, scale->dtype, scales, "scale"},
+    };
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 static dg_status run_quantize(dgi_cuda *cuda, const dg_quantize *q, CUstream stream)

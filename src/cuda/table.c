@@ -153,26 +153,18 @@ static dg_status check(const table_state *s, const dg_gemm *largest, const dg_ge
 /* As dg_gemm_run does, of operands that are not empty: an empty one may have any address. */
 static dg_status check_pointers(dgi_cuda *cuda, const dg_gemm *g)
 {
-    const struct {
-        const void *data;
-        dg_dtype dtype;
-        int64_t elements;
-        const char *name;
-    } operands[] = {
-        {g->a.data, g->a.dtype, g->a.rows * g->a.cols, "a"},
-        {g->b.data, g->b.dtype, g->weights == NULL ? g->b.rows * g->b.cols : 0, "b"},
-        {g->c.data, g->c.dtype, g->beta != 0.0f ? g->c.rows * g->c.cols : 0, "c"},
-        {g->d.data, g->d.dtype, g->d.rows * g->d.cols, "d"},
-        {g->bias.data, g->bias.dtype, g->bias.rows * g->bias.cols, "bias"},
-        {g->scale_a.data, g->scale_a.dtype, g->scale_a.rows * g->scale_a.cols, "scale_a"},
-        {g->scale_b.data, g->scale_b.dtype, g->scale_b.rows * g->scale_b.cols, "scale_b"},
-        {g->scale_d.data, g->scale_d.dtype, g->scale_d.rows * g->scale_d.cols, "scale_d"},
+    const bool rows = g->weights == NULL;
+    const dgi_cuda_operand operands[] = {
+        {g->a.data, g->a.dtype, g->a.rows * g->a.cols > 0, "a"},
+        {g->b.data, g->b.dtype, rows && g->b.rows * g->b.cols > 0, "b"},
+        {g->c.data, g->c.dtype, g->beta != 0.0f && g->c.rows * g->c.cols > 0, "c"},
+        {g->d.data, g->d.dtype, g->d.rows * g->d.cols > 0, "d"},
+        {g->bias.data, g->bias.dtype, g->bias.rows * g->bias.cols > 0, "bias"},
+        {g->scale_a.data, g->scale_a.dtype, g->scale_a.rows * g->scale_a.cols > 0, "scale_a"},
+        {g->scale_b.data, g->scale_b.dtype, g->scale_b.rows * g->scale_b.cols > 0, "scale_b"},
+        {g->scale_d.data, g->scale_d.dtype, g->scale_d.rows * g->scale_d.cols > 0, "scale_d"},
     };
-    for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        if (operands[i].elements > 0)
-            DGI_TRY(dgi_cuda_check_operand(cuda, operands[i].data, operands[i].dtype,
-                                           operands[i].name));
-    return DG_OK;
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 static dg_status setup(dgi_cuda *cuda, dg_table *table, const dgi_device_values *values,
@@ -237,26 +229,20 @@ dg_status dgi_cuda_table_update(dg_table *table, void *stream)
 /* Memory of the host or of another device would fault in grouped_setup. */
 static dg_status check_values(dgi_cuda *cuda, const dg_table_values *v)
 {
-    const struct {
-        const void *array;
-        const char *name;
-    } arrays[] = {
-        {v->m, "values.m"},
-        {v->n, "values.n"},
-        {v->k, "values.k"},
-        {v->a, "values.a"},
-        {v->b, "values.b"},
-        {v->c, "values.c"},
-        {v->d, "values.d"},
-        {v->bias, "values.bias"},
-        {v->scale_a, "values.scale_a"},
-        {v->scale_b, "values.scale_b"},
-        {v->scale_d, "values.scale_d"},
+    const dgi_cuda_operand operands[] = {
+        {v->m, DG_NONE, v->m != NULL, "values.m"},
+        {v->n, DG_NONE, v->n != NULL, "values.n"},
+        {v->k, DG_NONE, v->k != NULL, "values.k"},
+        {v->a, DG_NONE, v->a != NULL, "values.a"},
+        {v->b, DG_NONE, v->b != NULL, "values.b"},
+        {v->c, DG_NONE, v->c != NULL, "values.c"},
+        {v->d, DG_NONE, v->d != NULL, "values.d"},
+        {v->bias, DG_NONE, v->bias != NULL, "values.bias"},
+        {v->scale_a, DG_NONE, v->scale_a != NULL, "values.scale_a"},
+        {v->scale_b, DG_NONE, v->scale_b != NULL, "values.scale_b"},
+        {v->scale_d, DG_NONE, v->scale_d != NULL, "values.scale_d"},
     };
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        if (arrays[i].array != NULL)
-            DGI_TRY(dgi_cuda_check_pointer(cuda, arrays[i].array, arrays[i].name));
-    return DG_OK;
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 dg_status dgi_cuda_table_update_device(dg_table *table, const dg_table_values *v, void *stream)

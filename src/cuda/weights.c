@@ -38,11 +38,12 @@ dg_scale dgi_cuda_packed_scale(const dg_weights *weights)
 static dg_status check_pointers(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
                                 const dg_scale *scale_b)
 {
-    if (b->rows * b->cols > 0)
-        DGI_TRY(dgi_cuda_check_pointer(cuda, b->data, "b"));
-    if (scale_b->rows * scale_b->cols > 0)
-        DGI_TRY(dgi_cuda_check_operand(cuda, scale_b->data, scale_b->dtype, "scale_b"));
-    return weights->data_bytes > 0 ? dgi_cuda_check_pointer(cuda, weights->data, "buffer") : DG_OK;
+    const dgi_cuda_operand operands[] = {
+        {b->data, b->dtype, b->rows * b->cols > 0, "b"},
+        {scale_b->data, scale_b->dtype, scale_b->rows * scale_b->cols > 0, "scale_b"},
+        {weights->data, DG_NONE, weights->data_bytes > 0, "buffer"},
+    };
+    return dgi_cuda_check_operands(cuda, operands, sizeof operands / sizeof operands[0]);
 }
 
 static dg_status move(dgi_cuda *cuda, const dg_weights *weights, const dg_matrix *b,
