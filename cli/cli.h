@@ -85,6 +85,12 @@ char **cli_parse(const cli_usage *usage, int argc, char **argv);
 /* N of "cuda:N", or -1. */
 int cli_cuda_ordinal(const char *text);
 
+/* Whether elements of that type are FP8 codes. */
+static inline bool cli_is_fp8(dg_dtype dtype)
+{
+    return dtype == DG_E4M3 || dtype == DG_E5M2;
+}
+
 /* A context of the processor with so many threads, or dies; 0: all. */
 dg_context *cli_context(int64_t threads);
 

@@ -89,7 +89,7 @@ static void compare_tensor(const compare_job *job, const dg_tensor *result, comp
 {
     dg_tensor reference;
     dg_status found = dg_checkpoint_find(job->reference, result->name, &reference);
-    bool fp8 = result->dtype == DG_E4M3 || result->dtype == DG_E5M2;
+    bool fp8 = cli_is_fp8(result->dtype);
     if (!fp8 && found == DG_OK && same_shape(&reference, result) &&
         same_bytes(&reference, result)) {
         report->identical_count++;

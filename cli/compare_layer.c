@@ -11,11 +11,6 @@
 /* A layer is worked on in slabs of rows, so that memory stays bounded whatever its size. */
 enum { slab_rows = 2048 };
 
-static bool is_fp8(dg_dtype dtype)
-{
-    return dtype == DG_E4M3 || dtype == DG_E5M2;
-}
-
 /* Rows first .. first + count of a stored weight, where they lie. */
 static dg_matrix rows_of(const dg_tensor *weight, int64_t first, int64_t count)
 {
@@ -27,7 +22,7 @@ static dg_matrix rows_of(const dg_tensor *weight, int64_t first, int64_t count)
 /* All scales of a stored weight as F32; NULL where it has none. */
 static float *read_scales(const dg_stored_weight *w)
 {
-    if (!is_fp8(w->weight.dtype))
+    if (!cli_is_fp8(w->weight.dtype))
         return NULL;
     float *scales = cli_alloc((size_t)w->scale.elements * sizeof *scales);
     cli_check(

@@ -20,7 +20,7 @@ static bool find_fp8(const run *r, int block, llama_kind kind, dg_stored_weight 
     cli_check(dg_checkpoint_weight(r->job->result, name, false, weight), "the result");
     free(name);
     free(layer);
-    return weight->weight.dtype == DG_E4M3 || weight->weight.dtype == DG_E5M2;
+    return cli_is_fp8(weight->weight.dtype);
 }
 
 static const dg_matrix *matrix_of(const llama *model, int block, llama_kind kind)

@@ -37,16 +37,11 @@ static bool is_weight(const dg_tensor *tensor)
            (ends_with(tensor->name, ".weight") || ends_with(tensor->name, "._weight_qdata"));
 }
 
-static bool is_fp8(const dg_tensor *tensor)
-{
-    return tensor->dtype == DG_E4M3 || tensor->dtype == DG_E5M2;
-}
-
 /* The weights of all experts of a layer in one tensor. */
 static bool is_fused_experts(const dg_tensor *tensor)
 {
     return tensor->rank == 3 && tensor->shape[0] > 0 && strstr(tensor->name, ".experts.") != NULL &&
-           is_fp8(tensor);
+           cli_is_fp8(tensor->dtype);
 }
 
 static const char *granularity(char *text, size_t bytes, const dg_stored_weight *w)
@@ -72,7 +67,7 @@ static char *describe_scale(const dg_checkpoint *checkpoint, const dg_tensor *te
                  : dg_checkpoint_weight(checkpoint, tensor->name, true, w)) != DG_OK)
         return cli_format("%s", states[DG_SCALE_WRONG]);
     if (w->scale.name == NULL)
-        return cli_format("%s", is_fp8(tensor) ? states[DG_SCALE_MISSING] : "");
+        return cli_format("%s", cli_is_fp8(tensor->dtype) ? states[DG_SCALE_MISSING] : "");
     char text[64];
     return cli_format("%s, %s", strrchr(w->scale.name, '.') + 1, granularity(text, sizeof text, w));
 }

@@ -125,8 +125,7 @@ static dg_matrix matrix_named(const llama *model, const char *name, shape s, boo
         cli_die("%s does not have the shape %lld x %lld that config.json gives it", name,
                 (long long)s.rows, (long long)s.cols);
     bool wide = t->dtype == DG_BF16 || t->dtype == DG_F16 || t->dtype == DG_F32;
-    bool fp8 = t->dtype == DG_E4M3 || t->dtype == DG_E5M2;
-    if (!wide && !(quantized && fp8))
+    if (!wide && !(quantized && cli_is_fp8(t->dtype)))
         cli_die("%s is stored as %s: %s is needed", name, t->stored_type,
                 quantized ? "16 bits or FP8" : "a 16-bit model");
     return dg_matrix_of((void *)t->data, t->dtype, s.rows, s.cols);
