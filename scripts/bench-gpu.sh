@@ -56,7 +56,7 @@ wanted() {
 wanted tests && for test in tensor_cores gemm_cuda decode_cuda dependent_launch gemm_random \
     gemm_special gemm_bits gemm_kernels gemm_refusals quantize quantize_cuda \
     quantize_rules contexts structs threads other_refusals weights_packing \
-    grouped grouped_few grouped_graph grouped_refusals table requirements_grouped \
+    grouped grouped_few grouped_graph grouped_refusals table host_side requirements_grouped \
     requirements_layout requirements_process requirements_shapes requirements_values; do
     [ -x "$build/test_$test" ] && step "test_$test" timeout 120 "$build/test_$test" --device "$device"
 done
