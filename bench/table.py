@@ -180,41 +180,45 @@ def slower(results):
         yield f"| {' | '.join(map(str, key))} | {', '.join(shapes)} |"
 
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--means",
-    action="store_true",
-    help="of a GPU's results: only the geometric means of each recipe",
-)
-parser.add_argument(
-    "--slower",
-    action="store_true",
-    help="of a GPU's results: only what takes longer than 16 bits (by more than "
-    "5 %%), and one token that takes longer than 16 (2 %%)",
-)
-parser.add_argument("files", metavar="FILE.json", nargs="+", help="written by deepgemm bench")
-arguments = parser.parse_args()
-runs = {}
-for path in arguments.files:
-    with open(path, encoding="utf-8") as file:
-        name = re.sub(r"(-\d+)?\.json$", "", path.rsplit("/", 1)[-1])
-        runs.setdefault(name, []).append(json.load(file))
-if arguments.slower:
-    print("\n".join(slower(rounds[0] for rounds in runs.values())))
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--means",
+        action="store_true",
+        help="of a GPU's results: only the geometric means of each recipe",
+    )
+    parser.add_argument(
+        "--slower",
+        action="store_true",
+        help="of a GPU's results: only what takes longer than 16 bits (by more than "
+        "5 %%), and one token that takes longer than 16 (2 %%)",
+    )
+    parser.add_argument("files", metavar="FILE.json", nargs="+", help="written by deepgemm bench")
+    arguments = parser.parse_args()
     runs = {}
-for name, rounds in runs.items():
-    if "grouped" in rounds[0]:
-        print("\n".join(grouped(rounds[0])))
-        continue
-    if "regime" in rounds[0]:
-        if not arguments.means:
-            print("\n".join(gpu_table(rounds[0]["rows"])) + "\n")
-        print("\n".join(means(rounds[0])))
-        continue
-    chosen = list(middle_rows(rounds))
-    ran = [p for p in rounds[0]["peers"] if any(p in row["peer_us"] for row in chosen)]
-    print(f"### {name}\n")
-    print("\n".join(facts(rounds[0], chosen, ran)) + "\n")
-    print("\n".join(table(chosen, ran)) + "\n")
+    for path in arguments.files:
+        with open(path, encoding="utf-8") as file:
+            name = re.sub(r"(-\d+)?\.json$", "", path.rsplit("/", 1)[-1])
+            runs.setdefault(name, []).append(json.load(file))
+    if arguments.slower:
+        print("\n".join(slower(rounds[0] for rounds in runs.values())))
+        return
+    for name, rounds in runs.items():
+        if "grouped" in rounds[0]:
+            print("\n".join(grouped(rounds[0])))
+            continue
+        if "regime" in rounds[0]:
+            if not arguments.means:
+                print("\n".join(gpu_table(rounds[0]["rows"])) + "\n")
+            print("\n".join(means(rounds[0])))
+            continue
+        chosen = list(middle_rows(rounds))
+        ran = [p for p in rounds[0]["peers"] if any(p in row["peer_us"] for row in chosen)]
+        print(f"### {name}\n")
+        print("\n".join(facts(rounds[0], chosen, ran)) + "\n")
+        print("\n".join(table(chosen, ran)) + "\n")
+
+
+main()

@@ -146,9 +146,10 @@ static void plot_by_layer(FILE *out, const cJSON *rows, judged *value_of, const 
         point p = {.x = block_of(row)};
         if (p.x < 0 || !value_of(row, &p.y) || !(p.y > 0.0))
             continue;
-        spoiled += isinf(p.y) != 0;
-        if (isinf(p.y))
+        if (isinf(p.y)) {
+            spoiled++;
             continue;
+        }
         char *kind = kind_of(row);
         p.series = series_named(series, &series_count, kind != NULL ? kind : cli_format("layer"));
         p.name = report_string(row, "name");

@@ -228,20 +228,20 @@ void written_print(const written *r)
 static void warn_of_uneven_parts(const written *r)
 {
     const written_line *worst = NULL;
-    int more = -1;
+    int uneven = 0;
     for (int i = 0; i < r->count; i++) {
         const written_line *l = &r->lines[i];
         if (!is_uneven(l))
             continue;
-        more++;
+        uneven++;
         if (worst == NULL || l->part_ratio > worst->part_ratio)
             worst = l;
     }
     if (worst == NULL)
         return;
     char others[CLI_NUMBER] = "";
-    if (more > 0)
-        snprintf(others, sizeof others, " (and %d more)", more);
+    if (uneven > 1)
+        snprintf(others, sizeof others, " (and %d more)", uneven - 1);
     cli_warn("%s%s: one scale for parts whose largest values are %.4gx apart; --fusion split, or a "
              "format with a scale per row (channel), gives each part its own",
              worst->name, others, worst->part_ratio);

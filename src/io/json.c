@@ -12,8 +12,7 @@
 /* cJSON notes its last error in a variable of its own that all threads share. */
 static pthread_mutex_t parser = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whether a text holds a zero written as an escape: there the strings that cJSON makes would end.
- */
+/* Whether a text holds a zero as an escape, where the strings that cJSON makes would end. */
 static bool has_escaped_zero(const char *text, size_t bytes)
 {
     static const char zero[] = "u0000";

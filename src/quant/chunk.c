@@ -366,8 +366,7 @@ static dgi_part_sums *sums_of(dgi_chunk *chunk, const piece *p)
     return &chunk->parts[(p->part - item->parts) % parts_of_matrix(item)];
 }
 
-/* Measures what the codes and scales of a piece of a chunk mean against the values they stand for.
- */
+/* Measures what codes and scales of a piece of a chunk mean against the values they stand for. */
 static dg_status measure(const dgi_stream *s, const piece *p, const dg_matrix *rows,
                          const dg_matrix *codes, const dg_scale *scale, dgi_buffers *b,
                          dgi_chunk *chunk)

@@ -169,7 +169,6 @@ static void too_few_scales(void **state)
     grouped_case_free(c);
 }
 
-/* None of it did any harm. */
 /* Blocks along K lie one behind another: ld says nothing, also not where A ends. */
 static void ld_of_blocks(void **state)
 {
@@ -190,6 +189,7 @@ static void ld_of_blocks(void **state)
     }
 }
 
+/* None of it did any harm. */
 static void still_works(void **state)
 {
     (void)state;
